@@ -1,0 +1,127 @@
+"""The aim test: is a hypothesised value a local optimum of a weight? (Sec. 2.1)"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from .layers import Patterns, find_layers
+from .stepping import Stepping, check_optimizer
+
+Hypothesis = float | Tensor | Mapping[str, float | Tensor]
+
+
+class AimTest:
+    """Counts how often each weight over-shoots and under-shoots a hypothesised optimum `phi` while it is trained.
+
+    In one optimizer step a weight over-shoots if it crosses `phi`, that is if `sgn(theta - phi)` changes, and
+    under-shoots if it comes closer on the same side. Where the count exceeds `kappa`, the test is positive: `phi` is
+    taken for a local optimum. FlipOut is this test at `phi = 0`, where an over-shoot is a sign flip.
+
+        aim = flipout.AimTest(model, optimizer, phi=0.0, kappa=10)
+        ...                                  # train
+        aim.positive["fc1.weight"]           # where the test is positive
+        aim.over_shoots["fc1.weight"]        # integers, the weight's shape
+        aim.score()["fc1.weight"]            # |theta - phi|^2 / (shots + 1): low is close and often aimed at
+
+    Args:
+        model: the network; it is not changed.
+        optimizer: what trains it.
+        phi: a number, a tensor that fits every weight, or one of these for each name.
+        kappa: how many shots are needed for more than chance.
+        counting: which shots count: both kinds, or over-shoots alone (with gradient noise they suffice).
+        include: which weights, as for a pruner.
+        exclude: which weights not.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        phi: Hypothesis = 0.0,
+        kappa: int = 0,
+        counting: Literal["both", "over-shoots"] = "both",
+        include: Patterns | None = None,
+        exclude: Patterns | None = None,
+    ) -> None:
+        check_optimizer(optimizer)
+        if counting not in ("both", "over-shoots"):
+            raise ValueError(f"counting is {counting!r}; give 'both' or 'over-shoots'")
+        if kappa < 0:
+            raise ValueError(f"kappa is {kappa}; give a number of shots, at least 0")
+        self.kappa, self.counting = kappa, counting
+        self._weights = {layer.name: layer.weight for layer in find_layers(model, optimizer, include, exclude)}
+        self.phi = {name: _hypothesis(phi, name, weight) for name, weight in self._weights.items()}
+        self.over_shoots = {n: torch.zeros_like(w, dtype=torch.int32) for n, w in self._weights.items()}
+        self.under_shoots = {n: torch.zeros_like(w, dtype=torch.int32) for n, w in self._weights.items()}
+        self._stepping = Stepping(optimizer, self._before_step, self._after_step)
+
+    @property
+    def shots(self) -> dict[str, Tensor]:
+        """The shots that count."""
+        if self.counting == "over-shoots":
+            return self.over_shoots
+        return {name: over + self.under_shoots[name] for name, over in self.over_shoots.items()}
+
+    @property
+    def positive(self) -> dict[str, Tensor]:
+        """Where the shots exceed `kappa`."""
+        return {name: shots > self.kappa for name, shots in self.shots.items()}
+
+    def score(self, p: float = 2.0) -> dict[str, Tensor]:
+        """`|theta - phi|^p / (shots + 1)`: the shots weighed against the distance, so that a deceitful shot from afar
+        counts little. The lower, the more likely `phi` is the optimum."""
+        return {
+            name: (self._weights[name].detach() - self.phi[name]).abs().pow(p) / (shots + 1)
+            for name, shots in self.shots.items()
+        }
+
+    def remove(self) -> None:
+        """Stops counting; the counts stay."""
+        self._stepping.remove()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The counts, to go on from here."""
+        return {
+            kind: {name: count.clone() for name, count in counts.items()}
+            for kind, counts in (("over_shoots", self.over_shoots), ("under_shoots", self.under_shoots))
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> Self:
+        for kind, counts in (("over_shoots", self.over_shoots), ("under_shoots", self.under_shoots)):
+            if missing := counts.keys() ^ state[kind].keys():
+                raise ValueError(f"the state and this test do not have the same weights: {', '.join(sorted(missing))}")
+            for name, count in counts.items():
+                count.copy_(state[kind][name])
+        return self
+
+    def _before_step(self, scale: Tensor | float) -> None:
+        self._distance = {name: weight.detach() - self.phi[name] for name, weight in self._weights.items()}
+
+    def _after_step(self) -> None:
+        for name, weight in self._weights.items():
+            over, under = shots(self._distance[name], weight - self.phi[name])
+            self.over_shoots[name] += over
+            self.under_shoots[name] += under
+
+
+def shots(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
+    """Over- and under-shoots of one step, from the signed distances `theta - phi` before and after it."""
+    over = before.sign() != after.sign()
+    return over, ~over & (after.abs() < before.abs())
+
+
+def _hypothesis(phi: Hypothesis, name: str, weight: Tensor) -> Tensor:
+    if isinstance(phi, Mapping):
+        if name not in phi:
+            raise ValueError(f"phi has no value for {name}; give one for each weight, or leave it out with exclude=")
+        phi = phi[name]
+    value = torch.as_tensor(phi, dtype=weight.dtype, device=weight.device)
+    try:
+        return value.expand(weight.shape)
+    except RuntimeError:
+        raise ValueError(f"phi of shape {tuple(value.shape)} does not fit {name}, {tuple(weight.shape)}") from None

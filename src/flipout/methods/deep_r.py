@@ -1,0 +1,98 @@
+"""Deep-R: a fixed number of connections that rewire themselves while the network trains."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from .. import criteria
+from ..layers import Layer
+from ..noise import normal, uniform
+from ..pruner import Pruner
+from ..schedules import OneShot
+from .options import CommonOptions
+
+
+class DeepR(Pruner):
+    """Deep-R (Bellec et al., 2018): the sparsity is constant from the start, and each connection has a fixed sign.
+
+    A connection whose weight would change its sign goes dormant, and a random dormant one wakes with weight 0 (in its
+    own layer with `scope="layer"`). Gradients get an L1 pull `l1 * sign` and noise of deviation `sqrt(2 T / lr)`, which
+    under plain SGD is the paper's `theta <- theta - lr * (dE/dtheta + l1) + sqrt(2 lr T) * nu`. The `temperature` T is
+    `lr * l1^2 / 18` unless given.
+
+        pruner = flipout.DeepR(model, optimizer, sparsity=0.99, steps=steps, l1=1e-4)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        sparsity: float,
+        steps: int,
+        l1: float = 1e-4,
+        temperature: float | None = None,
+        **options: Unpack[CommonOptions],
+    ) -> None:
+        if not 0 <= l1 < math.inf or not 0 <= (temperature or 0) < math.inf:
+            raise ValueError(f"l1 is {l1}, temperature is {temperature}; give numbers of at least 0")
+        self.l1, self.temperature = l1, temperature
+        self.signs: dict[str, Tensor] = {}
+        schedule = OneShot(sparsity, steps, at=0)
+        super().__init__(model, optimizer, criterion=criteria.random, schedule=schedule, **options)
+
+    def _begin(self) -> None:
+        """A connection keeps the sign that its weight starts with; one that starts at 0 is given any."""
+        for layer in self.layers:
+            weight = layer.weight.detach()
+            drawn = uniform(weight.shape, seed=self.seed, step=-1, tensor=layer.number, device=weight.device) - 0.5
+            self.signs[layer.name] = torch.where(weight != 0, weight, drawn).sign().to(torch.int8)
+
+    def _noise(self, layer: Layer, grad: Tensor, scale: Tensor | float) -> Tensor:
+        groups = self.optimizer.param_groups
+        rate = next(float(group["lr"]) for group in groups if any(p is layer.weight for p in group["params"]))
+        temperature = rate * self.l1**2 / 18 if self.temperature is None else self.temperature
+        deviation = math.sqrt(2 * temperature / rate) if rate else 0.0
+        noise = normal(grad.shape, seed=self.seed, step=self.step, tensor=layer.number, device=grad.device)
+        return (noise * deviation + self.signs[layer.name] * self.l1) * scale
+
+    def _settle(self) -> None:
+        had = [layer.kept for layer in self.layers]
+        for layer in self.layers:
+            layer.mask &= layer.weight * self.signs[layer.name] >= 0
+            layer.zero()
+        has = [int(layer.mask.sum()) for layer in self.layers]
+        least = had if self.scope == "layer" else self._floors
+        owed = [max(0, a - b) for a, b in zip(least, has, strict=True)]
+        for layer, number in zip(self.layers, owed, strict=True):
+            self._wake([layer], number)
+        self._wake(self.layers, sum(had) - sum(has) - sum(owed))
+        self._count()
+
+    def _wake(self, layers: list[Layer], number: int) -> None:
+        """Wakes so many dormant connections of these layers, each as likely as any other."""
+        if not number:
+            return
+        dormant = [(~layer.mask).flatten().nonzero().squeeze(1) for layer in layers]
+        lots = random.Random(f"{self.seed} {self.step} {layers[0].name} {len(layers)}")
+        drawn = torch.tensor(lots.sample(range(sum(map(len, dormant))), number))
+        for layer, positions in zip(layers, dormant, strict=True):
+            here = drawn[(drawn >= 0) & (drawn < len(positions))]
+            layer.mask.view(-1)[positions[here.to(positions.device)]] = True
+            drawn -= len(positions)
+
+    def _settings(self) -> dict[str, Any]:
+        return super()._settings() | {"l1": self.l1, "temperature": self.temperature}
+
+    def _extra_state(self) -> dict[str, dict[str, Tensor]]:
+        return {"signs": self.signs}
+
+    def _load_extra_state(self, extra: Mapping[str, Mapping[str, Tensor]]) -> None:
+        for name, sign in self.signs.items():
+            sign.copy_(extra["signs"][name])

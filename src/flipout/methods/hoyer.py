@@ -1,0 +1,75 @@
+"""Hoyer-Square: a penalty that pulls small weights to zero, one pruning, and fine-tuning."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from .. import criteria
+from ..pruner import Pruner
+from ..schedules import AtThreshold, OneShot, Pruning
+from .options import Options
+
+
+class HoyerSquare(Pruner):
+    """Hoyer-Square (Yang et al., 2020): add `pruner.penalty()` to the loss; weights below `threshold` are pruned when
+    the share `1 - fine_tune` of training is done, and the rest trains without the penalty.
+
+    The sparsity is an outcome of `lambda_`. With `sparsity` given, the smallest weights are pruned to exactly that
+    count instead.
+
+        pruner = flipout.HoyerSquare(model, optimizer, steps=steps, lambda_=1e-4)
+        loss = loss_fn(model(x), y) + pruner.penalty()
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        sparsity: float | None = None,
+        steps: int,
+        lambda_: float = 1e-4,
+        threshold: float = 1e-4,
+        fine_tune: float = 0.3,
+        **options: Unpack[Options],
+    ) -> None:
+        if not 0 <= lambda_ < math.inf or not 0 <= threshold < math.inf:
+            raise ValueError(f"lambda_ is {lambda_}, threshold is {threshold}; give numbers of at least 0")
+        if not 0 <= fine_tune <= 1:
+            raise ValueError(f"fine_tune is {fine_tune}; give the share of training after the pruning")
+        self.lambda_, self.threshold = lambda_, threshold
+        at = 1 - fine_tune
+        super().__init__(
+            model,
+            optimizer,
+            criterion=criteria.magnitude,
+            schedule=AtThreshold(steps, at) if sparsity is None else OneShot(sparsity, steps, at),
+            **options,
+        )
+
+    def penalty(self) -> Tensor:
+        """`lambda * sum_l (sum |theta_l|)^2 / sum theta_l^2` until the pruning, and 0 from then on."""
+        weights = [layer.weight for layer in self.layers]
+        if self.finished:
+            return weights[0].new_zeros(())
+        return self.lambda_ * torch.stack([hoyer_square(weight).to(weights[0].device) for weight in weights]).sum()
+
+    def _keep(self, pruning: Pruning) -> int:
+        if pruning.nonzero is not None:
+            return pruning.nonzero
+        above = sum(int((layer.weight.abs() >= self.threshold).sum()) for layer in self.layers)
+        return max(above, sum(self._floors))
+
+    def _settings(self) -> dict[str, Any]:
+        return super()._settings() | {"lambda_": self.lambda_, "threshold": self.threshold}
+
+
+def hoyer_square(weight: Tensor) -> Tensor:
+    """`(sum |theta|)^2 / sum theta^2`: from 1, for a single weight, to their number, for weights of one size."""
+    weight = weight.float() if weight.dtype != torch.float64 else weight
+    squares = weight.square().sum()
+    return weight.abs().sum().square() / squares.clamp_min(torch.finfo(squares.dtype).tiny)  # 0 for a dead layer

@@ -1,0 +1,45 @@
+"""What the methods share: the options they hand on to `Pruner`, and how a schedule may be given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypedDict
+
+from ..layers import Patterns
+from ..noise import GradientNoise
+from ..schedules import Geometric, Schedule
+
+ScheduleChoice = Schedule | Callable[[float, int], Schedule] | Literal["paper"] | None
+"""A schedule, something that makes one of (sparsity, steps), the paper's, or (None) the default `Geometric`."""
+
+
+class CommonOptions(TypedDict, total=False):
+    """What every method takes besides its own arguments; see `Pruner`."""
+
+    scope: Literal["global", "layer"]
+    floor: int | float
+    include: Patterns | None
+    exclude: Patterns | None
+    seed: int
+
+
+class Options(CommonOptions, total=False):
+    """The same, and noise, for the methods that have none of their own."""
+
+    noise: GradientNoise | float | None
+
+
+def schedule_for(choice: ScheduleChoice, sparsity: float, steps: int) -> Schedule:
+    """The schedule that a method was asked for."""
+    if choice is None:
+        return Geometric(sparsity, steps)
+    if isinstance(choice, Schedule):
+        for name, given in (("sparsity", sparsity), ("steps", steps)):
+            if getattr(choice, name) != given:
+                raise ValueError(f"the schedule says {name}={getattr(choice, name)}, the method {name}={given}")
+        return choice
+    if callable(choice):
+        return choice(sparsity, steps)
+    if choice == "paper":
+        return Geometric.paper(sparsity, steps)
+    raise ValueError(f"schedule is {choice!r}; give a schedule such as Cubic({sparsity}, {steps}), or 'paper'")

@@ -1,0 +1,81 @@
+"""SNIP: one look at the loss before training decides which weights are worth training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from .. import criteria
+from ..pruner import Pruner
+from ..schedules import Geometric, Pruning
+from .options import Options
+
+
+class SNIP(Pruner):
+    """SNIP (Lee et al., 2019): prunes the lowest `|theta * dL/dtheta|` of the initial network before the first step.
+
+    `batches` are pairs of input and target, `loss_fn(model(input), target)` is the loss; the gradient is that of its
+    sum over all of them, with the model in the mode it is in. With `rounds=n` pruning is iterative: `n` prunings by
+    equal shares, the gradient taken anew before each. The passes leave no trace: norm statistics, gradients and the
+    random state are as they were.
+
+        pruner = flipout.SNIP(
+            model, optimizer, sparsity=0.99, steps=steps, batches=[(x, y)], loss_fn=nn.functional.cross_entropy
+        )
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        sparsity: float,
+        steps: int,
+        batches: Iterable[tuple[Any, Any]],
+        loss_fn: Callable[[Any, Any], Tensor],
+        rounds: int = 1,
+        **options: Unpack[Options],
+    ) -> None:
+        self._batches = list(batches) if isinstance(batches, Iterator) else batches  # read again in every round
+        self._loss_fn = loss_fn
+        super().__init__(
+            model,
+            optimizer,
+            criterion=criteria.sensitivity,
+            schedule=Geometric(sparsity, steps, prunings=rounds, window=(0, 0)),
+            **options,
+        )
+        del self._batches, self._loss_fn
+
+    def _prune(self, pruning: Pruning) -> None:
+        weights = [layer.weight for layer in self.layers]
+        totals = [layer.trackers["grad"].state["grad"].zero_() for layer in self.layers]
+        with without_trace(self.model), torch.enable_grad():
+            seen = False
+            for inputs, targets in self._batches:
+                seen = True
+                loss = self._loss_fn(self.model(inputs), targets)
+                for total, grad in zip(totals, torch.autograd.grad(loss, weights, allow_unused=True), strict=True):
+                    if grad is not None:
+                        total.add_(grad)
+        if not seen:
+            raise ValueError("batches is empty; give SNIP at least one pair of input and target")
+        super()._prune(pruning)
+
+
+@contextmanager
+def without_trace(model: nn.Module) -> Iterator[None]:
+    """Runs passes through a model and puts back its buffers and torch's random state (gradients are not touched)."""
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)

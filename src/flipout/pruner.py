@@ -1,0 +1,361 @@
+"""The pruner: a model, an optimizer, and what happens around each optimizer step."""
+
+from __future__ import annotations
+
+import math
+import warnings
+import weakref
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from .layers import Layer, Patterns, find_layers, named_tensors
+from .noise import GradientNoise, warn_of_divergence
+from .progress import DeadLayerWarning, Event, Progress
+from .schedules import Pruning, Schedule
+from .selection import choose
+from .settings import describe, difference, requested
+from .statistics import STATISTICS, Place, Statistic
+from .stepping import Stepping, check_optimizer
+from .summary import Plan, Summary, summarize
+
+Criterion = Callable[..., Tensor]
+StatisticMaker = Callable[[Tensor, Place], Statistic]
+
+
+class Pruner:
+    """Prunes a model while an optimizer trains it.
+
+    The model is not touched: its modules, parameters and `state_dict` stay as they are, and a pruned weight is a zero
+    that stays one. Everything happens in hooks around `optimizer.step()`.
+
+    Args:
+        model: the network, also compiled or data-parallel.
+        optimizer: what trains it; it must hold every weight to prune.
+        criterion: what a weight is worth, lowest pruned first. Its arguments name the statistics it needs.
+        schedule: when to prune, and to what count.
+        noise: gradient noise, or its scale; none by default.
+        scope: rank over the whole network, or prune each layer alike.
+        floor: at least so many weights (an integer), or that share of them (a float), stay in each layer; the total
+            stays exact.
+        include: which weights instead of those of Linear and convolution modules; see `layers.find_layers`.
+        exclude: which weights to leave alone.
+        statistics: statistics of your own by name, or known ones with other settings.
+        seed: of the statistic `uniform`, and of noise given as a number.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        criterion: Criterion,
+        schedule: Schedule,
+        noise: GradientNoise | float | None = None,
+        scope: Literal["global", "layer"] = "global",
+        floor: int | float = 0,
+        include: Patterns | None = None,
+        exclude: Patterns | None = None,
+        statistics: Mapping[str, StatisticMaker] | None = None,
+        seed: int = 0,
+    ) -> None:
+        check_optimizer(optimizer)
+        if scope not in ("global", "layer"):
+            raise ValueError(f"scope is {scope!r}; give 'global' or 'layer'")
+        self.model, self.optimizer = model, optimizer
+        self.criterion, self.schedule, self.scope, self.seed = criterion, schedule, scope, seed
+        self.noise = GradientNoise(noise, seed=seed) if isinstance(noise, (int, float)) else noise
+        if self.noise is not None:
+            warn_of_divergence(self.noise, optimizer, schedule.steps)
+        self.layers = find_layers(model, optimizer, include, exclude)
+        _refuse_second(self)
+        self.events: list[Event] = []
+        self._plan = schedule.plan(self.prunable)
+        self._progress = Progress(self._plan[-1].step if self._plan else 0, schedule.steps)
+        self.floor, self._floors = floor, self._read_floor(floor)
+        known: dict[str, StatisticMaker] = {**STATISTICS, **(statistics or {})}
+        self._tracked = {key: known[key] for key in requested(criterion, known)}
+        for layer in self.layers:
+            place = Place(layer.number, seed)
+            layer.trackers = {key: make(layer.weight.detach(), place) for key, make in self._tracked.items()}
+        with torch.no_grad():
+            self._begin()
+            self._prune_at_once()
+        self._stepping = Stepping(optimizer, self._before_step, self._after_step)
+        self._farewell = weakref.finalize(self, Progress.warn, self._progress)
+        _attached.add(self)
+
+    # What a user reads.
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps taken so far; skipped ones do not count."""
+        return self._progress.step
+
+    @property
+    def prunable(self) -> int:
+        """How many weights there are to prune, pruned ones included."""
+        return sum(layer.weight.numel() for layer in self.layers)
+
+    @property
+    def nonzero(self) -> int:
+        """How many weights the masks keep."""
+        return sum(layer.kept for layer in self.layers)
+
+    @property
+    def sparsity(self) -> float:
+        """`1 - nonzero / prunable`."""
+        return 1 - self.nonzero / self.prunable
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last pruning is done."""
+        return len(self.events) >= len(self._plan)
+
+    @property
+    def masks(self) -> dict[str, Tensor]:
+        """For each weight tensor, a boolean tensor of its shape: True where it is kept."""
+        return {layer.name: layer.mask for layer in self.layers}
+
+    @property
+    def statistics(self) -> dict[str, dict[str, Tensor]]:
+        """What the criterion is given: `statistics["flips"]["fc1.weight"]`."""
+        return {key: {layer.name: self._value(layer, key) for layer in self.layers} for key in self._tracked}
+
+    def plan(self) -> Plan:
+        """Every pruning: the step, the sparsity and the weights kept."""
+        return Plan(self._plan)
+
+    def summary(self) -> Summary:
+        """Each layer: shape, weights, kept, sparsity, dead channels; the totals; and how far the schedule is."""
+        status = f"{self!r}" if self.finished else f"{self!r}\n{self._progress.complaint()}"
+        return Summary(tuple(summarize(layer) for layer in self.layers), status)
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(step {self.step:,} of {self.schedule.steps:,}, {len(self.events)} of "
+            f"{len(self._plan)} prunings, {self.nonzero:,} of {self.prunable:,} weights kept in {len(self.layers)} "
+            f"layers, sparsity {self.sparsity:.4%})"
+        )
+
+    # What a user calls.
+
+    @torch.no_grad()
+    def apply_to(self, model: nn.Module) -> None:
+        """Zeroes the pruned weights in a copy of the model, such as a moving average of its weights."""
+        tensors = named_tensors(model)
+        if missing := [name for name in self.masks if name not in tensors]:
+            raise ValueError(f"this model has no parameter {', '.join(missing)}; give a copy of the one that is pruned")
+        for name, mask in self.masks.items():
+            tensors[name].masked_fill_(~mask.to(tensors[name].device), 0)
+
+    def remove(self) -> None:
+        """Ends pruning: the zeros stay where they are, but are no longer kept at zero."""
+        if self in _attached:
+            self._stepping.remove()
+            self._farewell.detach()
+            _attached.discard(self)
+            self._progress.warn()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on from here, bit for bit; for `torch.save`, read with `weights_only=True`."""
+        return {
+            "settings": self._settings(),
+            "step": self.step,
+            "masks": _clones(self.masks),
+            "statistics": {
+                key: {layer.name: _clones(layer.trackers[key].state) for layer in self.layers} for key in self._tracked
+            },
+            "events": [event._asdict() for event in self.events],
+            "extra": {key: _clones(tensors) for key, tensors in self._extra_state().items()},
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> Self:
+        """Goes on from a saved state. The model's own weights may be loaded before or after."""
+        if missing := {"settings", "step", "masks", "statistics", "events", "extra"} - set(state):
+            raise ValueError(f"this is not the state of a pruner: it has no {', '.join(sorted(missing))}")
+        if lines := difference(state["settings"], self._settings()):
+            raise ValueError("the state was saved under other settings than this pruner's:\n  " + "\n  ".join(lines))
+        self._restore_copies()
+        for layer in self.layers:
+            layer.mask.copy_(state["masks"][layer.name])
+            layer.count()
+            layer.zero()
+            for key, tracker in layer.trackers.items():
+                for part, tensor in tracker.state.items():
+                    tensor.copy_(state["statistics"][key][layer.name][part])
+        self._load_extra_state(state["extra"])
+        self.events[:] = [Event(**event) for event in state["events"]]
+        self._progress.step, self._progress.finished = state["step"], self.finished
+        return self
+
+    # Around a step.
+
+    def _before_step(self, scale: Tensor | float) -> None:
+        for layer in self.layers:
+            if layer.weight.grad is not None and layer.weight.grad.layout != torch.strided:
+                raise ValueError(f"{layer.name} has a sparse gradient: use sparse=False there, or exclude= it")
+        for layer in self.layers:
+            grad = layer.weight.grad
+            if grad is not None:
+                grad.masked_fill_(~layer.mask, 0)
+            unscaled = grad / scale if grad is not None and isinstance(scale, Tensor) else grad
+            for tracker in layer.trackers.values():
+                tracker.before(layer.weight, unscaled)
+            if grad is not None and (noise := self._noise(layer, grad, scale)) is not None:
+                grad.add_(noise.masked_fill_(~layer.mask, 0))
+
+    def _noise(self, layer: Layer, grad: Tensor, scale: Tensor | float) -> Tensor | None:
+        """What is added to a gradient that a scaler has multiplied by `scale`."""
+        if self.noise is None or self.noise.scale == 0:
+            return None
+        noise = self.noise.sample(layer.weight, grad, step=self.step, tensor=layer.number)
+        return noise if self.noise.relative_to == "gradient" else noise * scale
+
+    def _after_step(self) -> None:
+        for layer in self.layers:
+            for tracker in layer.trackers.values():
+                tracker.after(layer.weight, layer.mask)
+        self._unpruned.clear()
+        self._progress.step += 1
+        self._settle()
+        self._prune_due()
+
+    def _settle(self) -> None:
+        """Brings the weights back under the masks after an update."""
+        for layer in self.layers:
+            layer.zero()
+
+    # A pruning.
+
+    def _begin(self) -> None:
+        """What a method does before anything else."""
+
+    def _prune_at_once(self) -> None:
+        """The prunings of step 0, if any, with a copy of the weights before them until the first step is taken.
+
+        Someone who resumes may have loaded trained weights already, and builds a pruner that prunes at once: the
+        state that is loaded into it next must find those weights whole.
+        """
+        at_once = bool(self._plan) and self._plan[0].step == 0
+        copies = [layer.weight.detach().clone() for layer in self.layers] if at_once else []
+        self._prune_due()
+        self._unpruned = [(copy, layer.weight._version) for copy, layer in zip(copies, self.layers, strict=False)]
+
+    def _restore_copies(self) -> None:
+        for layer, (copy, version) in zip(self.layers, self._unpruned, strict=False):
+            if layer.weight._version == version:  # otherwise other weights were loaded since: these are right
+                layer.weight.copy_(copy)
+        self._unpruned.clear()
+
+    def _prune_due(self) -> None:
+        while not self.finished and self._plan[len(self.events)].step <= self.step:
+            self._prune(self._plan[len(self.events)])
+        self._progress.finished = self.finished
+
+    def _prune(self, pruning: Pruning) -> None:
+        double = any(layer.weight.dtype == torch.float64 for layer in self.layers)
+        chosen = choose(
+            self._scores,
+            [layer.mask for layer in self.layers],
+            self._keep(pruning),
+            floors=self._floors,
+            per_layer=self.scope == "layer",
+            dtype=torch.float64 if double else torch.float32,
+        )
+        for layer, gone in zip(self.layers, chosen, strict=True):
+            layer.mask &= ~gone
+            layer.zero()
+        self._count()
+        kept = {layer.name: layer.kept for layer in self.layers}
+        self.events.append(Event(self.step, self.sparsity, self.nonzero, kept))
+
+    def _keep(self, pruning: Pruning) -> int:
+        """How many weights a pruning leaves."""
+        assert pruning.nonzero is not None, "a schedule that does not say how many needs a method that does"
+        return pruning.nonzero
+
+    def _value(self, layer: Layer, key: str) -> Tensor:
+        return layer.trackers[key].value(layer.weight.detach(), self.step)
+
+    def _scores(self, number: int) -> Tensor:
+        layer = self.layers[number]
+        scores = self.criterion(**{key: self._value(layer, key) for key in self._tracked})
+        if scores.shape != layer.weight.shape:
+            raise ValueError(
+                f"the criterion gives scores of shape {tuple(scores.shape)} for {layer.name} of shape "
+                f"{tuple(layer.weight.shape)}; it must give one for each weight"
+            )
+        if not torch.isfinite(scores).logical_or_(~layer.mask).all():
+            raise FloatingPointError(
+                f"{layer.name} has NaN or infinite scores at step {self.step}; nothing was pruned. Look for a loss "
+                "that diverged (a lower learning rate, gradient clipping) or a criterion that divides by zero"
+            )
+        return scores
+
+    def _count(self) -> None:
+        for layer in self.layers:
+            if layer.kept and not layer.count():
+                warnings.warn(
+                    f"{layer.name} lost its last weight at step {self.step}: nothing passes through it any more. Keep "
+                    "some with floor=, leave it out with exclude=, or ask for less sparsity",
+                    DeadLayerWarning,
+                    stacklevel=2,
+                )
+
+    # Settings and state.
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "method": type(self).__name__,
+            "criterion": describe(self.criterion),
+            "schedule": describe(self.schedule),
+            "noise": describe(self.noise),
+            "statistics": describe(self._tracked),
+            "scope": self.scope,
+            "floor": describe(self.floor),
+            "seed": self.seed,
+            "weights": {layer.name: list(layer.weight.shape) for layer in self.layers},
+        }
+
+    def _extra_state(self) -> dict[str, dict[str, Tensor]]:
+        """What a method keeps beyond masks and statistics."""
+        return {}
+
+    def _load_extra_state(self, extra: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Takes it back."""
+
+    def _read_floor(self, floor: int | float) -> list[int]:
+        if not 0 <= floor < math.inf or (isinstance(floor, float) and floor > 1):
+            raise ValueError(f"floor is {floor}; give a whole number of weights, or a share of them between 0 and 1")
+        share = Decimal(repr(floor)) if isinstance(floor, float) else None
+        sizes = [layer.weight.numel() for layer in self.layers]
+        floors = [min(int(floor), n) if share is None else math.ceil(share * n) for n in sizes]
+        least = min((p.nonzero for p in self._plan if p.nonzero is not None), default=self.prunable)
+        if sum(floors) > least:
+            raise ValueError(
+                f"floor={floor} keeps {sum(floors):,} weights over {len(floors)} layers, but the sparsity asked for "
+                f"leaves only {least:,}: lower the floor or the sparsity"
+            )
+        return floors
+
+
+_attached: weakref.WeakSet[Pruner] = weakref.WeakSet()
+
+
+def _refuse_second(pruner: Pruner) -> None:
+    mine = {id(layer.weight) for layer in pruner.layers}
+    for other in _attached:
+        if shared := [layer.name for layer in other.layers if id(layer.weight) in mine]:
+            raise ValueError(
+                f"{', '.join(shared)} already belongs to {other!r}: call remove() on that one first, or give each "
+                "pruner its own weights with include= and exclude="
+            )
+
+
+def _clones(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {key: tensor.detach().clone() for key, tensor in tensors.items()}

@@ -1,0 +1,166 @@
+"""When to prune, and to what count: frozen, pure, decided before training starts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from itertools import accumulate
+from typing import NamedTuple
+
+DEFAULT_PRUNINGS = 100
+
+
+class Pruning(NamedTuple):
+    """One pruning of a plan: after optimizer step `step` (0: before the first), `nonzero` weights are left.
+
+    `sparsity` and `nonzero` are None where only the training itself will tell (a threshold).
+    """
+
+    step: int
+    sparsity: float | None
+    nonzero: int | None
+
+
+def nonzero(prunable: int, sparsity: float) -> int:
+    """`round(prunable * (1 - sparsity))` on the decimal value of `sparsity` as written, half to even."""
+    return round(prunable * (1 - Decimal(repr(float(sparsity)))))
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Prunings spread evenly over a part of training; a subclass says how dense the network is after each.
+
+    Args:
+        sparsity: the share of weights that are gone after the last pruning.
+        steps: the optimizer steps of the whole training.
+        prunings: how many times to prune; by default 100, or one for each step of a window shorter than that.
+        window: start and end of pruning as shares of training. Pruning `i` of `n` comes at
+            `start + i * (end - start) / n`, the last at `end`.
+    """
+
+    sparsity: float
+    steps: int
+    prunings: int | None = None
+    window: tuple[float, float] = (0.05, 0.5)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.sparsity < 1:
+            raise ValueError(f"sparsity is {self.sparsity}; give a share of at least 0 and below 1 (0.99 for 99 %)")
+        if self.steps < 1 or self.steps != int(self.steps):
+            raise ValueError(f"steps is {self.steps}; give the number of optimizer steps of the whole training")
+        start, end = self.window
+        if not 0 <= start <= end <= 1:
+            raise ValueError(f"window is {self.window}; give start and end as shares of training, 0 <= start <= end")
+        first, last = round(start * self.steps), round(end * self.steps)
+        room = last - first
+        if self.prunings is None:  # a frozen class fills in its own default
+            object.__setattr__(self, "prunings", min(DEFAULT_PRUNINGS, max(1, room)))
+        if not self.prunings or self.prunings < 1:
+            raise ValueError(f"prunings is {self.prunings}; prune at least once")
+        if start < end and self.prunings > room:
+            raise ValueError(
+                f"{self.prunings} prunings do not fit into the {room} steps between {start:.0%} and {end:.0%} of "
+                f"{self.steps}: train for more steps, prune fewer times, or widen the window"
+            )
+        if end < 1 and last >= self.steps:
+            raise ValueError(
+                f"the last pruning, at {end:.0%} of {self.steps} steps, leaves no step to train on afterwards: "
+                "train for more steps, or say window=(start, 1.0) if you mean to prune at the very end"
+            )
+
+    def density(self, share: float) -> float:
+        """The share of weights left after the share `0 < share <= 1` of the prunings."""
+        raise NotImplementedError
+
+    def moments(self) -> list[int]:
+        """The steps after which it prunes."""
+        start, end = (round(share * self.steps) for share in self.window)
+        count = self.prunings or 0
+        return [start + round(i * (end - start) / count) for i in range(1, count + 1)]
+
+    def plan(self, prunable: int) -> list[Pruning]:
+        """Every pruning for a network of `prunable` weights; the last leaves exactly `nonzero(prunable, sparsity)`."""
+        last = nonzero(prunable, self.sparsity)
+        moments = self.moments()
+        kept = [max(last, round(prunable * self.density(i / len(moments)))) for i in range(1, len(moments))]
+        falling = accumulate([*kept, last], min)  # whatever rounding does to a density
+        return [Pruning(step, 1 - n / prunable, n) for step, n in zip(moments, falling, strict=True)]
+
+
+@dataclass(frozen=True)
+class Geometric(Schedule):
+    """Each pruning removes the same share `r` of what is left: density `(1-s)^(i/m)` after pruning `i` of `m`.
+
+    By default many small prunings that end at half of training, while the learning rate is still high.
+    """
+
+    def density(self, share: float) -> float:
+        return float((1 - self.sparsity) ** share)
+
+    @classmethod
+    def paper(cls, sparsity: float, steps: int, rate: float = 0.5, steps_per_epoch: int = 1) -> Geometric:
+        """Section 2.2 and Table 1: `m = round(log(1-s) / log(1-rate))` prunings, every `ceil(E / (m+1))` of `E` epochs.
+
+        The share is then adjusted from `rate` so that `m` prunings meet the sparsity exactly. With the default
+        `steps_per_epoch=1` the intervals are whole steps; with the real number they are whole epochs, as in the paper.
+        """
+        if not 0 < rate < 1:
+            raise ValueError(f"rate is {rate}; give the share to prune each time, between 0 and 1")
+        if steps % steps_per_epoch:
+            raise ValueError(f"{steps} steps are not a whole number of epochs of {steps_per_epoch} steps")
+        one = cls(sparsity, steps, prunings=1, window=(0, 1))  # checks what was given
+        prunings = max(1, round(math.log(1 - sparsity) / math.log(1 - rate)))
+        epochs = steps // steps_per_epoch
+        interval = math.ceil(epochs / (prunings + 1))
+        if prunings * interval >= epochs:
+            unit = "steps" if steps_per_epoch == 1 else "epochs"
+            raise ValueError(
+                f"{epochs} {unit} are too few for {prunings} prunings, one every {interval}, and training after the "
+                "last: train longer, raise rate" + ("" if steps_per_epoch == 1 else ", or leave steps_per_epoch at 1")
+            )
+        return replace(one, prunings=prunings, window=(0, prunings * interval / epochs))
+
+
+@dataclass(frozen=True)
+class Cubic(Schedule):
+    """Zhu and Gupta's (2017): sparsity `s * (1 - (1 - i/m)^3)` after pruning `i` of `m`, fast first and then slower."""
+
+    def density(self, share: float) -> float:
+        return 1 - self.sparsity * (1 - (1 - share) ** 3)
+
+
+@dataclass(frozen=True)
+class OneShot(Schedule):
+    """One pruning, at the share `at` of training: 0 is before the first step, 1 after the last."""
+
+    def __init__(self, sparsity: float, steps: int, at: float = 0.5) -> None:
+        super().__init__(sparsity, steps, 1, (at, at))
+
+    def density(self, share: float) -> float:
+        return 1 - self.sparsity
+
+
+@dataclass(frozen=True)
+class Never(Schedule):
+    """No pruning at all."""
+
+    def __init__(self, steps: int = 1) -> None:
+        super().__init__(0.0, steps, 1, (1, 1))
+
+    def moments(self) -> list[int]:
+        return []
+
+    def plan(self, prunable: int) -> list[Pruning]:
+        return []
+
+
+@dataclass(frozen=True)
+class AtThreshold(OneShot):
+    """One pruning whose sparsity is an outcome: the method says at that moment how many weights stay."""
+
+    def __init__(self, steps: int, at: float = 0.5) -> None:
+        super().__init__(0.0, steps, at)
+
+    def plan(self, prunable: int) -> list[Pruning]:
+        return [Pruning(step, None, None) for step in self.moments()]

@@ -1,0 +1,74 @@
+"""Work around each optimizer step: closures, gradient scalers and skipped steps are dealt with here, and only here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
+    """Refuses what has no single moment between its gradients and its update."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"optimizer is a {type(optimizer).__name__}; give the torch.optim.Optimizer that steps")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError("LBFGS takes many inner steps in one; prune with an optimizer that takes one, such as SGD")
+
+
+class Stepping:
+    """Calls `before(scale)` when the gradients of a step are ready and `after()` when the weights are updated.
+
+    `scale` is what a `GradScaler` has multiplied the gradients with, where a fused optimizer divides it out itself;
+    such an optimizer is also called for a step that it then skips, and neither function is.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        before: Callable[[Tensor | float], None],
+        after: Callable[[], None],
+    ) -> None:
+        self._before, self._after = before, after
+        self._handles = [
+            optimizer.register_step_pre_hook(self._pre_step),
+            optimizer.register_step_post_hook(self._post_step),
+        ]
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    @torch.no_grad()
+    def _pre_step(
+        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            if not _skips(optimizer):
+                self._before(_scale(optimizer))
+            return None
+
+        def closure_then_before() -> Any:
+            loss = closure()  # only now are there gradients
+            with torch.no_grad():
+                self._before(1.0)
+            return loss
+
+        return args[:1], {**kwargs, "closure": closure_then_before}
+
+    @torch.no_grad()
+    def _post_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not _skips(optimizer):
+            self._after()
+
+
+def _skips(optimizer: torch.optim.Optimizer) -> bool:
+    found_inf = getattr(optimizer, "found_inf", None)
+    return found_inf is not None and bool(found_inf)
+
+
+def _scale(optimizer: torch.optim.Optimizer) -> Tensor | float:
+    scale = getattr(optimizer, "grad_scale", None)
+    return 1.0 if scale is None else scale

@@ -1,0 +1,117 @@
+"""What a person looks at: the plan before training, the layers after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import nn
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+from .layers import Layer
+from .schedules import Pruning
+
+
+class Plan(list[Pruning]):
+    """The prunings of a training, printed as a table."""
+
+    def __str__(self) -> str:
+        rows = [
+            (
+                f"{step:,}",
+                "by threshold" if sparsity is None else f"{sparsity:.4%}",
+                "" if kept is None else f"{kept:,}",
+            )
+            for step, sparsity, kept in self
+        ]
+        return table(("step", "sparsity", "weights kept"), rows) if rows else "no pruning"
+
+
+@dataclass(frozen=True)
+class LayerSummary:
+    """One weight tensor after pruning. Channels are None where it has none, such as a bias."""
+
+    name: str
+    shape: tuple[int, ...]
+    weights: int
+    kept: int
+    dead_inputs: int | None
+    inputs: int | None
+    dead_outputs: int | None
+    outputs: int | None
+
+    @property
+    def sparsity(self) -> float:
+        return 1 - self.kept / self.weights if self.weights else 0.0
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Every pruned layer, their total, and how far the schedule is; printed as a table."""
+
+    layers: tuple[LayerSummary, ...]
+    status: str
+
+    @property
+    def weights(self) -> int:
+        return sum(layer.weights for layer in self.layers)
+
+    @property
+    def kept(self) -> int:
+        return sum(layer.kept for layer in self.layers)
+
+    @property
+    def sparsity(self) -> float:
+        return 1 - self.kept / self.weights
+
+    def __str__(self) -> str:
+        def share(dead: int | None, channels: int | None) -> str:
+            return "" if dead is None else f"{dead:,} / {channels:,}"
+
+        rows = [
+            (
+                layer.name,
+                " x ".join(map(str, layer.shape)),
+                f"{layer.weights:,}",
+                f"{layer.kept:,}",
+                f"{layer.sparsity:.2%}",
+                share(layer.dead_inputs, layer.inputs),
+                share(layer.dead_outputs, layer.outputs),
+            )
+            for layer in self.layers
+        ]
+        rows.append(("total", "", f"{self.weights:,}", f"{self.kept:,}", f"{self.sparsity:.4%}", "", ""))
+        head = ("layer", "shape", "weights", "kept", "sparsity", "dead inputs", "dead outputs")
+        return table(head, rows) + "\n" + self.status
+
+
+def summarize(layer: Layer) -> LayerSummary:
+    """Counts what is left of a layer, and its channels that no weight enters or leaves."""
+    mask = layer.mask
+    inputs = outputs = dead_inputs = dead_outputs = None
+    if mask.ndim > 1 and mask.numel() and not isinstance(layer.module, nn.Embedding):
+        groups = layer.module.groups if isinstance(layer.module, _ConvNd) else 1
+        alive = mask.reshape(groups, mask.shape[0] // groups, mask.shape[1], -1).any(-1)
+        if isinstance(layer.module, _ConvTransposeNd):  # its kernels are stored inputs first
+            alive = alive.transpose(1, 2)
+        reached, read = alive.any(2), alive.any(1)
+        outputs, dead_outputs = reached.numel(), int((~reached).sum())
+        inputs, dead_inputs = read.numel(), int((~read).sum())
+    return LayerSummary(
+        layer.name, tuple(mask.shape), mask.numel(), layer.kept, dead_inputs, inputs, dead_outputs, outputs
+    )
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Aligned columns: the first to the left, the others to the right, a rule under the head and above a total."""
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+
+    def line(row: Sequence[str]) -> str:
+        first, *others = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        return "  ".join((first.strip().ljust(widths[0]), *others)).rstrip()
+
+    rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
+    lines = [line(head), rule]
+    for row in rows:
+        lines += [rule, line(row)] if row[0] == "total" else [line(row)]
+    return "\n".join(lines)

@@ -1,0 +1,81 @@
+"""Small networks, small data, and a training loop, all fixed by a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import flipout
+
+cross_entropy = nn.functional.cross_entropy
+
+
+def mlp(seed: int = 0) -> nn.Sequential:
+    """12 * 16 + 16 * 8 + 8 * 4 = 352 weights in three layers."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4))
+
+
+def convnet(seed: int = 0) -> nn.Sequential:
+    """A convolution, a norm, dropout and a classifier, on images of 1 x 6 x 6."""
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2), nn.Linear(96, 4)
+    )
+
+
+def batches(count: int, *, seed: int = 0, shape: tuple[int, ...] = (12,)) -> Iterator[tuple[Tensor, Tensor]]:
+    """The same batches for the same seed, whatever else draws random numbers."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(count):
+        x = torch.randn(16, *shape, generator=generator)
+        yield x, x.flatten(1)[:, :4].argmax(1)
+
+
+def sgd(model: nn.Module, **options: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), **{"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, **options})
+
+
+def train(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    steps: int,
+    *,
+    seed: int = 0,
+    skip: int = 0,
+    penalty: Callable[[], Tensor] | None = None,
+    after: Callable[[], None] | None = None,
+    shape: tuple[int, ...] = (12,),
+) -> None:
+    """Steps `skip` to `steps` of the training of `seed`."""
+    for number, (x, y) in enumerate(batches(steps, seed=seed, shape=shape)):
+        if number < skip:
+            continue
+        optimizer.zero_grad()
+        loss = cross_entropy(model(x), y)
+        if penalty is not None:
+            loss = loss + penalty()
+        loss.backward()
+        optimizer.step()
+        if after is not None:
+            after()
+
+
+def make(method: str, model: nn.Module, optimizer: torch.optim.Optimizer, **options: Any) -> flipout.Pruner:
+    """Any method by its name, with the batches that SNIP needs."""
+    options = {"sparsity": 0.9, "steps": 40, **options}
+    if method == "snip":
+        options |= {"batches": list(batches(2, seed=9)), "loss_fn": cross_entropy}
+    return flipout.METHODS[method](model, optimizer, **options)
+
+
+def assert_masked(pruner: flipout.Pruner) -> None:
+    """Pruned weights are 0.0, not -0.0, and the masks keep as many as the pruner says."""
+    for layer in pruner.layers:
+        pruned = layer.weight.detach()[~layer.mask]
+        assert torch.equal(pruned, torch.zeros_like(pruned)), layer.name
+        assert not torch.signbit(pruned).any(), layer.name
+    assert pruner.nonzero == sum(int(mask.sum()) for mask in pruner.masks.values())

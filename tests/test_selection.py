@@ -1,0 +1,187 @@
+"""The exact k smallest, against sorting everything."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from flipout.selection import apportion, choose, smallest
+
+# Few distinct values make many ties; both signs, both zeros, subnormals and extremes.
+VALUES = [0.0, -0.0, 1.0, -1.0, 0.5, 2.0, 1e-40, -1e-40, 65504.0, -65504.0, 1.0000001, 3e38, -3e38]
+SHAPES = [(0,), (1,), (7,), (3, 4), (2, 3, 2), (1, 1, 3, 3)]
+
+
+@st.composite
+def scored(draw: st.DrawFn, values: list[float] = VALUES) -> tuple[list[Tensor], list[Tensor]]:
+    shapes = draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=4))
+    tensors, masks = [], []
+    for shape in shapes:
+        size = torch.Size(shape).numel()
+        dtype = draw(st.sampled_from([torch.float32, torch.float16, torch.bfloat16, torch.float64]))
+        tensors.append(
+            torch.tensor(draw(st.lists(st.sampled_from(values), min_size=size, max_size=size)))
+            .to(dtype)
+            .nan_to_num(posinf=1.0, neginf=-1.0)
+            .view(shape)
+        )
+        masks.append(
+            torch.tensor(draw(st.lists(st.booleans(), min_size=size, max_size=size)), dtype=torch.bool).view(shape)
+        )
+    return tensors, masks
+
+
+def by_sorting(tensors: list[Tensor], masks: list[Tensor], count: int) -> list[Tensor]:
+    ranked = sorted(
+        (float(tensor.flatten()[i]), t, i)
+        for t, (tensor, mask) in enumerate(zip(tensors, masks, strict=True))
+        for i in range(tensor.numel())
+        if mask.flatten()[i]
+    )
+    chosen = [torch.zeros(mask.numel(), dtype=torch.bool) for mask in masks]
+    for _, t, i in ranked[:count]:
+        chosen[t][i] = True
+    return [flat.view_as(mask) for flat, mask in zip(chosen, masks, strict=True)]
+
+
+def same(left: list[Tensor], right: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+@given(scored(), st.data())
+def test_exactly_the_smallest_by_score_tensor_and_index(
+    case: tuple[list[Tensor], list[Tensor]], data: st.DataObject
+) -> None:
+    tensors, masks = case
+    count = data.draw(st.integers(0, sum(int(mask.sum()) for mask in masks)))
+    chosen = smallest(lambda i: tensors[i], masks, count, dtype=torch.float64)
+    assert same(chosen, by_sorting(tensors, masks, count))
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=60), st.data())
+def test_any_float32(values: list[float], data: st.DataObject) -> None:
+    tensor = torch.tensor(values, dtype=torch.float32)
+    everything = torch.ones(len(values), dtype=torch.bool)
+    count = data.draw(st.integers(0, len(values)))
+    assert same(smallest(lambda _: tensor, [everything], count), by_sorting([tensor], [everything], count))
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=60), st.data())
+def test_any_float64_in_double_precision(values: list[float], data: st.DataObject) -> None:
+    tensor = torch.tensor(values, dtype=torch.float64)
+    everything = torch.ones(len(values), dtype=torch.bool)
+    count = data.draw(st.integers(0, len(values)))
+    chosen = smallest(lambda _: tensor, [everything], count, dtype=torch.float64)
+    assert same(chosen, by_sorting([tensor], [everything], count))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_large_tensors_agree_with_a_stable_sort(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(1)
+    tensors = [torch.randn(shape, generator=generator).to(dtype) for shape in [(300, 200), (64, 3, 3, 3), (1000,)]]
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    order = flat.sort(stable=True).indices
+    for count in (1, 777, 30_000, flat.numel() - 1):
+        expected = torch.zeros(flat.numel(), dtype=torch.bool)
+        expected[order[:count]] = True
+        masks = [torch.ones_like(tensor, dtype=torch.bool) for tensor in tensors]
+        chosen = smallest(lambda i: tensors[i], masks, count)
+        assert torch.equal(torch.cat([mark.flatten() for mark in chosen]), expected)
+
+
+def test_scores_are_asked_for_one_tensor_at_a_time_and_never_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: list[int] = []
+
+    def scores(i: int) -> Tensor:
+        alive.append(i)
+        return torch.arange(100.0) + i
+
+    def no_cat(*_: object, **__: object) -> None:
+        raise AssertionError("concatenated")
+
+    for name in ("cat", "concat", "concatenate", "stack", "sort", "argsort", "topk", "kthvalue"):
+        monkeypatch.setattr(torch, name, no_cat)
+    chosen = smallest(scores, [torch.ones(100, dtype=torch.bool)] * 3, 150)
+    assert sum(int(mark.sum()) for mark in chosen) == 150
+    assert alive == [0, 1, 2] * 3  # two digits of sixteen bits, and the marking
+
+
+def test_a_criterion_that_changes_its_mind_is_told_so() -> None:
+    generator = torch.Generator().manual_seed(0)
+    with pytest.raises(RuntimeError, match="pure function"):
+        smallest(lambda _: torch.rand(1000, generator=generator), [torch.ones(1000, dtype=torch.bool)], 500)
+
+
+@pytest.mark.parametrize("count", [-1, 4])
+def test_a_count_that_cannot_be(count: int) -> None:
+    with pytest.raises(ValueError, match=f"cannot choose {count} of 3"):
+        smallest(lambda _: torch.ones(3), [torch.ones(3, dtype=torch.bool)], count)
+
+
+def one_at_a_time(tensors: list[Tensor], masks: list[Tensor], keep: int, floors: list[int]) -> list[Tensor]:
+    """In order of score, prunes what its layer can spare, until only `keep` are left."""
+    kept = [int(mask.sum()) for mask in masks]
+    gone = [torch.zeros_like(mask) for mask in masks]
+    ranked = sorted(
+        (float(tensor.flatten()[i]), t, i)
+        for t, (tensor, mask) in enumerate(zip(tensors, masks, strict=True))
+        for i in range(tensor.numel())
+        if mask.flatten()[i]
+    )
+    for _, t, i in ranked:
+        if sum(kept) > keep and kept[t] > floors[t]:
+            gone[t].view(-1)[i] = True
+            kept[t] -= 1
+    return gone
+
+
+@given(scored(), st.data())
+def test_floors_against_pruning_one_at_a_time(case: tuple[list[Tensor], list[Tensor]], data: st.DataObject) -> None:
+    tensors, masks = case
+    kept = [int(mask.sum()) for mask in masks]
+    floors = [data.draw(st.integers(0, n)) for n in kept]
+    keep = data.draw(st.integers(sum(floors), sum(kept)))
+    chosen = choose(lambda i: tensors[i], masks, keep, floors=floors, dtype=torch.float64)
+    assert same(chosen, one_at_a_time(tensors, masks, keep, floors))
+
+
+SIZES = st.lists(st.integers(0, 400), min_size=1, max_size=6)
+
+
+@given(SIZES, st.data())
+def test_apportioned_shares_are_exact_fair_and_above_their_floors(sizes: list[int], data: st.DataObject) -> None:
+    floors = [data.draw(st.integers(0, n)) for n in sizes]
+    keep = data.draw(st.integers(sum(floors), sum(sizes)))
+    shares = apportion(sizes, keep, floors)
+    assert sum(shares) == keep
+    assert all(floor <= share <= n for floor, share, n in zip(floors, shares, sizes, strict=True))
+    # Of two layers above their floors, neither could give the other a weight and leave them more alike.
+    lost = [n - share for n, share in zip(sizes, shares, strict=True)]
+    for i, n in enumerate(sizes):
+        for j, m in enumerate(sizes):
+            if lost[i] and shares[j] > floors[j]:
+                assert (lost[i] - 0.5) / n <= (lost[j] + 0.5) / m + 1e-9
+
+
+@given(SIZES, st.data())
+def test_apportioned_shares_never_rise_as_less_is_kept(sizes: list[int], data: st.DataObject) -> None:
+    floors = [data.draw(st.integers(0, min(n, 3))) for n in sizes]
+    less, more = sorted(data.draw(st.integers(sum(floors), sum(sizes))) for _ in range(2))
+    assert all(a <= b for a, b in zip(apportion(sizes, less, floors), apportion(sizes, more, floors), strict=True))
+
+
+def test_floors_that_cannot_be_kept() -> None:
+    with pytest.raises(ValueError, match="floors"):
+        apportion([10, 10], 5, [4, 4])
+
+
+def test_each_layer_alike() -> None:
+    tensors = [torch.arange(100.0), torch.arange(50.0) + 1000]
+    masks = [torch.ones(100, dtype=torch.bool), torch.ones(50, dtype=torch.bool)]
+    gone = choose(lambda i: tensors[i], masks, 15, floors=[0, 0], per_layer=True)
+    assert [int(mark.sum()) for mark in gone] == [90, 45]
+    assert not gone[0][90:].any()
+    assert not gone[1][45:].any()
