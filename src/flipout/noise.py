@@ -96,15 +96,24 @@ class GradientNoise:
         noise = normal(weight.shape, seed=self.seed, step=step, tensor=tensor, device=weight.device)
         return noise * (self.scale * self.sigma(weight, grad))
 
-    def growth(self, learning_rate: float, momentum: float, weight_decay: float) -> float:
+    def growth(self, learning_rate: float, momentum: float, weight_decay: float, steps: int = 200) -> float:
         """How fast noise relative to the weights makes them grow under SGD: what `log ||theta||` gains in a step.
 
-        A step moves each weight by `scale * reach` times the weights' own size in a random direction, with
-        `reach = lr / (1 - momentum)`: the logarithm of the norm gains half its square, and weight decay takes
-        `reach * decay` back.
+        The loss aside, SGD is `v <- momentum * v + decay * theta + scale * ||theta|| / sqrt(d) * eps` and
+        `theta <- theta - lr * v`, so the second moments of theta and v follow a linear recursion, run here.
         """
-        reach = learning_rate / (1 - momentum)
-        return (self.scale * reach) ** 2 / 2 - reach * weight_decay
+        square, product, velocity, gained = 1.0, 0.0, 0.0, 0.0  # of E[theta^2], E[theta v], E[v^2]
+        for _ in range(steps):
+            pull = momentum * product + weight_decay * square
+            velocity = momentum * (momentum * velocity + weight_decay * product) + weight_decay * pull
+            velocity += self.scale**2 * square
+            square, product = (
+                square - 2 * learning_rate * pull + learning_rate**2 * velocity,
+                pull - learning_rate * velocity,
+            )
+            gained += math.log(square) / 2
+            square, product, velocity = 1.0, product / square, velocity / square
+        return gained / steps
 
 
 def warn_of_divergence(noise: GradientNoise, optimizer: torch.optim.Optimizer, steps: int) -> None:
@@ -113,7 +122,7 @@ def warn_of_divergence(noise: GradientNoise, optimizer: torch.optim.Optimizer, s
         return
     for group in optimizer.param_groups:
         rate, momentum = float(group["lr"]), float(group["momentum"])
-        growth = noise.growth(rate, momentum, group["weight_decay"])
+        growth = noise.growth(rate, momentum, float(group["weight_decay"]))
         if growth * steps > math.log(10):
             warnings.warn(
                 f"noise of scale {noise.scale} relative to the weights (Eq. 3 as printed), at a learning rate of "

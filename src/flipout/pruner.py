@@ -73,6 +73,7 @@ class Pruner:
         self.layers = find_layers(model, optimizer, include, exclude)
         _refuse_second(self)
         self.events: list[Event] = []
+        self._dead: set[str] = set()
         self._plan = schedule.plan(self.prunable)
         self._progress = Progress(self._plan[-1].step if self._plan else 0, schedule.steps)
         self.floor, self._floors = floor, self._read_floor(floor)
@@ -191,6 +192,7 @@ class Pruner:
         self._load_extra_state(state["extra"])
         self.events[:] = [Event(**event) for event in state["events"]]
         self._progress.step, self._progress.finished = state["step"], self.finished
+        self._dead = {layer.name for layer in self.layers if not layer.kept}
         return self
 
     # Around a step.
@@ -243,7 +245,12 @@ class Pruner:
         """
         at_once = bool(self._plan) and self._plan[0].step == 0
         copies = [layer.weight.detach().clone() for layer in self.layers] if at_once else []
-        self._prune_due()
+        try:
+            self._prune_due()
+        except BaseException:  # no pruner comes of it, so the weights are given back
+            for layer, copy in zip(self.layers, copies, strict=False):
+                layer.weight.copy_(copy)
+            raise
         self._unpruned = [(copy, layer.weight._version) for copy, layer in zip(copies, self.layers, strict=False)]
 
     def _restore_copies(self) -> None:
@@ -270,9 +277,10 @@ class Pruner:
         for layer, gone in zip(self.layers, chosen, strict=True):
             layer.mask &= ~gone
             layer.zero()
-        self._count()
+            layer.count()
         kept = {layer.name: layer.kept for layer in self.layers}
         self.events.append(Event(self.step, self.sparsity, self.nonzero, kept))
+        self._warn_of_dead_layers()
 
     def _keep(self, pruning: Pruning) -> int:
         """How many weights a pruning leaves."""
@@ -297,9 +305,10 @@ class Pruner:
             )
         return scores
 
-    def _count(self) -> None:
+    def _warn_of_dead_layers(self) -> None:
         for layer in self.layers:
-            if layer.kept and not layer.count():
+            if layer.weight.numel() and not layer.kept and layer.name not in self._dead:
+                self._dead.add(layer.name)
                 warnings.warn(
                     f"{layer.name} lost its last weight at step {self.step}: nothing passes through it any more. Keep "
                     "some with floor=, leave it out with exclude=, or ask for less sparsity",

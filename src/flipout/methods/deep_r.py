@@ -73,7 +73,9 @@ class DeepR(Pruner):
         for layer, number in zip(self.layers, owed, strict=True):
             self._wake([layer], number)
         self._wake(self.layers, sum(had) - sum(has) - sum(owed))
-        self._count()
+        for layer in self.layers:
+            layer.count()
+        self._warn_of_dead_layers()
 
     def _wake(self, layers: list[Layer], number: int) -> None:
         """Wakes so many dormant connections of these layers, each as likely as any other."""

@@ -146,4 +146,5 @@ class KeepZeros(Dense):
     def _begin(self) -> None:
         for layer in self.layers:
             layer.mask = layer.weight.detach() != 0
-        self._count()
+            layer.count()
+        self._warn_of_dead_layers()

@@ -1,0 +1,44 @@
+# Every target does its own set-up, in .venv. PYTHON=python3.12 make test takes another interpreter.
+PYTHON ?= python3
+BIN := .venv/bin
+EXTRAS := lab,export,lightning,transformers,ray,dev
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test test-slow lint format bench clean
+
+demo: .venv/demo
+	$(BIN)/python examples/quickstart.py
+
+test: lint
+	$(BIN)/pytest --cov --cov-report=term
+
+test-slow: .venv/everything
+	$(BIN)/pytest -m slow
+
+lint: .venv/everything
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/everything
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/everything
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf .venv build dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "flipout needs Python 3.11 or newer: make PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv
+
+.venv/demo: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) --editable '.[lab,export]'
+	touch $@
+
+.venv/everything: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) --editable '.[$(EXTRAS)]'
+	touch $@ .venv/demo

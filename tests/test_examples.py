@@ -1,0 +1,50 @@
+"""The examples and the README's code run as they stand."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+EXPECTED = {
+    "aim_test.py": "over-shoots",
+    "hoyer_square.py": "740 of 7,400 weights kept",
+    "own_criterion.py": "740 of 7,400 weights kept",
+    "quickstart.py": "2,510 of 50,200",
+    "resume.py": "identical to the last bit: True",
+    "snip.py": "370 of 7,400 weights kept",
+}
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "examples").glob("*.py")))
+def test_example(name: str) -> None:
+    arguments = ["--epochs", "4"] if name == "quickstart.py" else []
+    command = [sys.executable, "-W", "error", str(ROOT / "examples" / name), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert EXPECTED[name] in done.stdout
+    assert done.stderr == ""
+
+
+PREAMBLE = """
+import torch
+from torch import nn
+x, y = torch.randn(64, 12), torch.randint(4, (64,))
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=16)
+model = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loss_fn = nn.functional.cross_entropy
+epochs = 3
+"""
+
+
+def test_the_readmes_example() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        done = subprocess.run([sys.executable, "-c", PREAMBLE + block], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, block + done.stderr

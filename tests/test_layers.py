@@ -1,0 +1,127 @@
+"""Which weights are pruned, under which names."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import flipout
+from flipout.layers import find_layers
+from tests.helpers import mlp, sgd
+
+
+class Mixed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(5, 6)
+        self.conv = nn.Conv1d(6, 4, 3)
+        self.up = nn.ConvTranspose2d(4, 2, 2)
+        self.norm = nn.LayerNorm(4)
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)) for _ in range(2)])
+        self.attention = nn.MultiheadAttention(4, 2)
+        self.scale = nn.Parameter(torch.ones(()))
+        self.table = nn.Parameter(torch.ones(3, 3))
+
+
+def names(model: nn.Module, **options: Any) -> list[str]:
+    layers = find_layers(model, sgd(model), options.get("include"), options.get("exclude"))
+    assert [layer.number for layer in layers] == list(range(len(layers)))
+    return [layer.name for layer in layers]
+
+
+def test_by_default_the_weights_of_linear_and_convolution_modules() -> None:
+    assert names(Mixed()) == [
+        "conv.weight",
+        "up.weight",
+        "blocks.0.0.weight",
+        "blocks.1.0.weight",
+        "attention.out_proj.weight",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"include": "embed.weight"}, ["embed.weight"]),
+        ({"include": "embed"}, ["embed.weight"]),
+        ({"include": ["conv", "up.*"]}, ["conv.weight", "up.weight"]),
+        ({"include": "blocks.1"}, ["blocks.1.0.weight"]),
+        ({"include": "blocks.*"}, ["blocks.0.0.weight", "blocks.1.0.weight"]),
+        ({"include": "*.bias", "exclude": ["blocks", "attention", "norm"]}, ["conv.bias", "up.bias"]),
+        ({"include": "norm"}, ["norm.weight", "norm.bias"]),
+        ({"include": "table"}, ["table"]),
+        ({"include": lambda name, module, parameter: isinstance(module, nn.Conv1d)}, ["conv.weight"]),
+        ({"include": lambda name, module, parameter: name == "scale"}, ["scale"]),
+        ({"exclude": "blocks"}, ["conv.weight", "up.weight", "attention.out_proj.weight"]),
+        ({"exclude": ["blocks.*.0", "att*"]}, ["conv.weight", "up.weight"]),
+        ({"exclude": lambda name, module, parameter: parameter.ndim == 2}, ["conv.weight", "up.weight"]),
+        ({"include": ("blocks", "conv"), "exclude": "conv"}, ["blocks.0.0.weight", "blocks.1.0.weight"]),
+    ],
+)
+def test_include_and_exclude(options: dict[str, Any], expected: list[str]) -> None:
+    assert names(Mixed(), **options) == expected
+
+
+@pytest.mark.parametrize("argument", ["include", "exclude"])
+def test_a_pattern_that_matches_nothing_suggests_what_would(argument: str) -> None:
+    with pytest.raises(
+        ValueError, match=rf"{argument}='block\.0\.0\.weigth' matches no parameter; .*blocks\.0\.0\.weight"
+    ):
+        names(Mixed(), **{argument: "block.0.0.weigth"})
+
+
+def test_nothing_to_prune() -> None:
+    with pytest.raises(ValueError, match=r"nothing to prune in LayerNorm: .*include="):
+        names(nn.LayerNorm(4))
+    model = mlp()
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    with pytest.raises(ValueError, match=r"nothing to prune in Sequential \(3 matched, but are frozen"):
+        find_layers(model, torch.optim.SGD(model.parameters(), 0.1), None, None)
+
+
+def test_a_weight_that_the_optimizer_does_not_hold() -> None:
+    model = mlp()
+    optimizer = torch.optim.SGD(model[0].parameters(), 0.1)
+    with pytest.raises(ValueError, match=r"does not hold 2\.weight, 4\.weight: .*exclude="):
+        flipout.FlipOut(model, optimizer, sparsity=0.5, steps=10)
+    assert flipout.FlipOut(model, optimizer, sparsity=0.5, steps=10, exclude=["2", "4"]).prunable == 192
+
+
+def test_only_real_numbers() -> None:
+    model = nn.Linear(3, 3, dtype=torch.complex64)
+    with pytest.raises(ValueError, match="real floating-point"):
+        names(model)
+
+
+class Wrapped(nn.Module):
+    """A model of the user's that has a part called `module`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.module = nn.Linear(3, 3)
+        self.compiled = torch.compile(nn.Linear(3, 3), backend="eager")
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.compiled(self.module(x))
+        return out
+
+
+def test_names_without_the_prefixes_of_wrappers() -> None:
+    plain = ["module.weight", "compiled.weight"]
+    assert names(Wrapped()) == plain
+    assert names(torch.compile(Wrapped(), backend="eager")) == plain  # type: ignore[arg-type]
+    assert names(nn.DataParallel(Wrapped())) == plain
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", "0")
+    torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
+    try:
+        parallel = nn.parallel.DistributedDataParallel(Wrapped())
+        assert names(parallel) == plain
+        assert names(torch.compile(parallel, backend="eager")) == plain  # type: ignore[arg-type]
+    finally:
+        torch.distributed.destroy_process_group()
