@@ -7,10 +7,11 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 .PHONY: demo test test-slow lint format bench clean
 
 demo: .venv/demo
-	$(BIN)/python examples/quickstart.py
+	$(BIN)/flipout demo
 
 test: lint
-	$(BIN)/pytest --cov --cov-report=term
+	$(BIN)/coverage run -m pytest
+	$(BIN)/coverage report
 
 test-slow: .venv/everything
 	$(BIN)/pytest -m slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
 import torch
 from rich.console import Console
@@ -24,7 +25,7 @@ def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return x[:1400], y[:1400], x[1400:], y[1400:]
 
 
-def train(method: type[flipout.Pruner], epochs: int, progress: Progress) -> tuple[flipout.Pruner, float]:
+def train(method: Callable[..., flipout.Pruner], epochs: int, progress: Progress) -> tuple[flipout.Pruner, float]:
     """The usual loop; the line with `method` is all that pruning adds to it."""
     torch.manual_seed(0)
     x, y, x_test, y_test = digits()
@@ -32,7 +33,7 @@ def train(method: type[flipout.Pruner], epochs: int, progress: Progress) -> tupl
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
     steps = epochs * (len(x) // BATCH)
     rates = torch.optim.lr_scheduler.MultiStepLR(optimizer, [steps * 150 // 350, steps * 250 // 350])
-    pruner = method(model, optimizer, sparsity=SPARSITY, steps=steps)  # type: ignore[call-arg]
+    pruner = method(model, optimizer, sparsity=SPARSITY, steps=steps)
     task = progress.add_task(method.__name__, total=steps, sparsity=0.0)
     for _ in range(epochs):
         for batch in torch.randperm(len(x)).split(BATCH)[: len(x) // BATCH]:

@@ -423,4 +423,4 @@ def test_the_names_of_the_methods() -> None:
         "dense",
         "keep-zeros",
     }
-    assert all(issubclass(method, flipout.Pruner) for method in flipout.METHODS.values())
+    assert all(isinstance(method, type) and issubclass(method, flipout.Pruner) for method in flipout.METHODS.values())

@@ -1,5 +1,7 @@
 """The methods, each `(model, optimizer, *, sparsity, steps, ...)` and a `Pruner`."""
 
+from collections.abc import Callable
+
 from ..pruner import Pruner
 from .deep_r import DeepR
 from .gradual import Dense, FlipOut, GlobalMagnitude, KeepZeros, MagnitudeUncertainty, Random
@@ -7,7 +9,7 @@ from .hoyer import HoyerSquare
 from .lottery import Lottery
 from .snip import SNIP
 
-METHODS: dict[str, type[Pruner]] = {
+METHODS: dict[str, Callable[..., Pruner]] = {
     "flipout": FlipOut,
     "magnitude": GlobalMagnitude,
     "random": Random,

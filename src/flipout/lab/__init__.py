@@ -1,0 +1,10 @@
+"""The laboratory: data, networks and runs that put every method beside every other under one budget."""
+
+from .data import Data, load
+from .errors import LabError
+from .models import build
+from .run import load_run, train
+from .settings import Settings, make_settings
+from .trackers import Tracker
+
+__all__ = ["Data", "LabError", "Settings", "Tracker", "build", "load", "load_run", "make_settings", "train"]

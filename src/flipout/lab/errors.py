@@ -1,0 +1,18 @@
+"""What a user of the lab did or met, told in a sentence that names the fix; shown without a traceback."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class LabError(Exception):
+    """Something that the user can mend."""
+
+
+def unknown(what: str, given: str, known: Iterable[str]) -> LabError:
+    """An unknown name, with the nearest known one, or all of them."""
+    names = list(known)
+    near = difflib.get_close_matches(given, names, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+    return LabError(f"unknown {what} {given!r}; {hint}")

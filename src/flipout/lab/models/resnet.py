@@ -1,0 +1,52 @@
+"""ResNet18 as used for CIFAR-10: a 3 x 3 stem, no pooling before the blocks."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from .lenet import Shape, scaled
+
+
+class Block(nn.Module):
+    """Two convolutions and what they add to."""
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(after)
+        self.conv2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(after)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or before != after:
+            self.shortcut = nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.norm1(self.conv1(x)).relu()
+        out = self.norm2(self.conv2(out)) + self.shortcut(x)
+        return out.relu()  # type: ignore[no-any-return]
+
+
+class ResNet18(nn.Module):
+    """Four stages of two blocks, of 64, 128, 256 and 512 channels times the width."""
+
+    def __init__(self, shape: Shape, classes: int, width: float) -> None:
+        super().__init__()
+        channels = [scaled(n, width) for n in (64, 128, 256, 512)]
+        self.stem = nn.Conv2d(shape[0], channels[0], 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(channels[0])
+        blocks: list[nn.Module] = []
+        before = channels[0]
+        for stage, after in enumerate(channels):
+            blocks += [Block(before, after, 2 if stage else 1), Block(after, after, 1)]
+            before = after
+        self.blocks = nn.Sequential(*blocks)
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.head = nn.Linear(before, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.blocks(self.norm(self.stem(x)).relu())
+        return self.head(self.pool(x).flatten(1))  # type: ignore[no-any-return]
+
+
+def resnet18(shape: Shape, classes: int, width: float) -> nn.Module:
+    return ResNet18(shape, classes, width)

@@ -1,0 +1,31 @@
+"""Being asked to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def stop_signals() -> Iterator[threading.Event]:
+    """Ctrl-C and SIGTERM ask to stop after the current step; a second one stops at once."""
+    stopping = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopping  # signals belong to the main thread
+        return
+
+    def ask(number: int, _: object) -> None:
+        if stopping.is_set():
+            signal.signal(number, before[signal.Signals(number)])
+            os.kill(os.getpid(), number)
+        stopping.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopping
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
