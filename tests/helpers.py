@@ -64,11 +64,13 @@ def train(
             after()
 
 
-def make(method: str, model: nn.Module, optimizer: torch.optim.Optimizer, **options: Any) -> flipout.Pruner:
+def make(
+    method: str, model: nn.Module, optimizer: torch.optim.Optimizer, *, data: Any = None, **options: Any
+) -> flipout.Pruner:
     """Any method by its name, with the batches that SNIP needs."""
     options = {"sparsity": 0.9, "steps": 40, **options}
     if method == "snip":
-        options |= {"batches": list(batches(2, seed=9)), "loss_fn": cross_entropy}
+        options |= {"batches": data or list(batches(2, seed=9)), "loss_fn": cross_entropy}
     return flipout.METHODS[method](model, optimizer, **options)
 
 

@@ -69,6 +69,35 @@ def test_at_zero_it_is_flipout() -> None:
         assert torch.equal(aim.score()[name], flipout.criteria.flip_saliency(weight, flips))
 
 
+@pytest.mark.parametrize("first", ["aim", "pruner"])
+def test_beside_a_pruner_only_living_weights_count(first: str) -> None:
+    model = mlp()
+    optimizer = sgd(model)
+    aim = flipout.AimTest(model, optimizer, counting="over-shoots") if first == "aim" else None
+    pruner = flipout.FlipOut(model, optimizer, sparsity=0.9, steps=40)
+    aim = aim or flipout.AimTest(model, optimizer, counting="over-shoots")
+    train(model, optimizer, 40)
+    for name, flips in pruner.statistics["flips"].items():
+        kept = pruner.masks[name]
+        assert torch.equal(aim.over_shoots[name][kept], flips[kept])
+        if first == "aim":
+            assert torch.equal(aim.over_shoots[name], flips)
+
+
+def test_the_hypothesis_is_what_it_was_when_the_test_began() -> None:
+    model = mlp()
+    optimizer = sgd(model)
+    aim = flipout.AimTest(model, optimizer, phi=model.state_dict())
+    train(model, optimizer, 10)
+    assert int(aim.shots["0.weight"].sum()) > 0
+
+
+def test_half_precision_scores_do_not_vanish() -> None:
+    weights = nn.ParameterList([nn.Parameter(torch.full((9,), 1e-4, dtype=torch.float16))])
+    aim = flipout.AimTest(weights, torch.optim.SGD(weights, 0.1), include="*")
+    assert (aim.score()["0"] > 0).all()
+
+
 def test_noise_turns_under_shoots_into_over_shoots() -> None:
     """A weight that creeps to zero from one side crosses it once there is noise."""
 

@@ -44,6 +44,27 @@ def test_bad_settings(options: dict[str, Any], message: str) -> None:
         flipout.FlipOut(model, sgd(model), **{"sparsity": 0.9, "steps": 40, **options})
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"noise": "weight"}, "noise is 'weight'; give a number"),
+        ({"schedule": 0.9}, "schedule is 0.9; give a schedule"),
+    ],
+)
+def test_things_of_the_wrong_kind(options: dict[str, Any], message: str) -> None:
+    model = mlp()
+    given = {"criterion": flipout.criteria.magnitude, "schedule": flipout.Geometric(0.5, 10), **options}
+    with pytest.raises(TypeError, match=message):
+        flipout.Pruner(model, sgd(model), **given)
+
+
+@pytest.mark.parametrize("options", [{"steps": None}, {"steps": float("inf")}, {"sparsity": "0.9"}, {"steps": 10.5}])
+def test_numbers_that_are_none(options: dict[str, Any]) -> None:
+    model = mlp()
+    with pytest.raises(ValueError, match=f"{next(iter(options))} is"):
+        flipout.FlipOut(model, sgd(model), **{"sparsity": 0.9, "steps": 40, **options})
+
+
 def test_optimizers_that_cannot_be_hooked() -> None:
     model = mlp()
     with pytest.raises(ValueError, match="LBFGS takes many inner steps"):
@@ -74,8 +95,11 @@ def test_criteria_that_cannot_be() -> None:
         ValueError, match="asks for weights, hessian, which is not tracked; there are weight, grad, flips"
     ):
         build(lambda weights, hessian: weights)
-    with pytest.raises(ValueError, match="does not tell its arguments; wrap it"):
-        build(torch.abs)
+    for nonsense in (torch.abs, "magnitude"):
+        with pytest.raises(ValueError, match="does not tell its arguments; wrap it"):
+            build(nonsense)
+    with pytest.raises(ValueError, match="asks for nothing"):
+        build(lambda: torch.ones(3))
     with pytest.raises(ValueError, match=r"scores of shape \(16,\) for 0\.weight of shape \(16, 12\)"):
         build(lambda weight: weight.abs().sum(1))
 
@@ -155,6 +179,23 @@ def test_noise_as_printed_makes_weights_grow_as_fast_as_foretold(rate: float, mo
         optimizer.step()
     measured = math.log(float(weights[0].detach().norm()) / before) / 200
     assert noise.growth(rate, momentum, decay) == pytest.approx(measured, rel=0.05)
+
+
+def test_warnings_as_errors_leave_a_pruning_whole() -> None:
+    model = mlp()
+    with torch.no_grad():
+        model[4].weight *= 1e-9
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    pruner = flipout.Lottery(model, optimizer, sparsity=0.9, steps=4, rounds=1)
+    early = [layer.weight.detach().clone() for layer in pruner.layers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", flipout.DeadLayerWarning)
+        with pytest.raises(flipout.DeadLayerWarning):
+            train(model, optimizer, 2)
+    assert pruner.finished
+    assert "not finished" not in str(pruner.summary())
+    for layer, weight in zip(pruner.layers, early, strict=True):
+        assert torch.equal(layer.weight.detach(), weight * layer.mask)
 
 
 # A schedule that never came to its end.

@@ -29,7 +29,8 @@ class Mixed(nn.Module):
 
 def names(model: nn.Module, **options: Any) -> list[str]:
     layers = find_layers(model, sgd(model), options.get("include"), options.get("exclude"))
-    assert [layer.number for layer in layers] == list(range(len(layers)))
+    every = [id(parameter) for parameter in model.parameters()]
+    assert [layer.number for layer in layers] == [every.index(id(layer.weight)) for layer in layers]
     return [layer.name for layer in layers]
 
 
@@ -54,6 +55,7 @@ def test_by_default_the_weights_of_linear_and_convolution_modules() -> None:
         ({"include": "*.bias", "exclude": ["blocks", "attention", "norm"]}, ["conv.bias", "up.bias"]),
         ({"include": "norm"}, ["norm.weight", "norm.bias"]),
         ({"include": "table"}, ["table"]),
+        ({"include": ["conv.weight", "conv.bias"]}, ["conv.weight", "conv.bias"]),
         ({"include": lambda name, module, parameter: isinstance(module, nn.Conv1d)}, ["conv.weight"]),
         ({"include": lambda name, module, parameter: name == "scale"}, ["scale"]),
         ({"exclude": "blocks"}, ["conv.weight", "up.weight", "attention.out_proj.weight"]),
@@ -125,3 +127,25 @@ def test_names_without_the_prefixes_of_wrappers() -> None:
         assert names(torch.compile(parallel, backend="eager")) == plain  # type: ignore[arg-type]
     finally:
         torch.distributed.destroy_process_group()
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Linear(4, 4)
+        self.decoder = nn.Linear(4, 4)
+        self.decoder.weight = self.encoder.weight
+        self.head = nn.Linear(4, 2)
+
+
+def test_a_shared_weight_answers_to_each_of_its_names() -> None:
+    assert names(Tied()) == ["encoder.weight", "head.weight"]
+    assert names(Tied(), exclude="decoder") == ["head.weight"]
+    assert names(Tied(), include="decoder.weight") == ["encoder.weight"]
+    model = Tied()
+    assert names(model, exclude=lambda name, module, parameter: module is model.decoder) == ["head.weight"]
+
+
+def test_excluding_everything_says_so() -> None:
+    with pytest.raises(ValueError, match="less what exclude= takes away"):
+        names(mlp(), exclude="*")

@@ -79,12 +79,13 @@ def test_noise_and_masks_reach_the_update() -> None:
     optimizer.zero_grad()
     cross_entropy(model(x), y).backward()
     expected = {}
-    for number, (name, mask) in enumerate(pruner.masks.items()):
+    names = [name for name, _ in model.named_parameters()]
+    for name, mask in pruner.masks.items():
         weight = dict(model.named_parameters())[name]
         assert weight.grad is not None
         grad = torch.where(mask, weight.grad, 0.0)
         sigma = grad.norm() / grad.numel() ** 0.5
-        noise = 0.7 * sigma * normal(grad.shape, seed=3, step=5, tensor=number)
+        noise = 0.7 * sigma * normal(grad.shape, seed=3, step=5, tensor=names.index(name))
         expected[name] = torch.where(mask, weight.detach() - 0.1 * (grad + noise), 0.0)
     optimizer.step()
     for name, weight in expected.items():
@@ -446,3 +447,70 @@ def test_ways_to_give_a_schedule(schedule: Any) -> None:
     model = mlp()
     exact = flipout.Geometric.paper(0.9, 40)
     assert flipout.FlipOut(model, sgd(model), sparsity=0.9, steps=40, schedule=exact).schedule is exact
+
+
+@pytest.mark.parametrize("method", sorted(flipout.METHODS))
+@pytest.mark.parametrize("change", ["float64", "bfloat16", "channels_last"])
+def test_every_method_in_other_types_and_layouts(method: str, change: str) -> None:
+    model = convnet().to(memory_format=torch.channels_last) if change == "channels_last" else convnet()
+    dtype = {"float64": torch.float64, "bfloat16": torch.bfloat16}.get(change, torch.float32)
+    model = model.to(dtype)
+    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    data = [(x.to(dtype), y) for x, y in batches(20, shape=(1, 6, 6))]
+    options = {"batches": data[:1], "loss_fn": cross_entropy} if method == "snip" else {}
+    pruner = flipout.METHODS[method](model, optimizer, sparsity=0.8, steps=20, **options)
+    for x, y in data:
+        optimizer.zero_grad()
+        loss = cross_entropy(model(x), y)
+        if isinstance(pruner, flipout.HoyerSquare):
+            loss = loss + pruner.penalty()
+        loss.backward()
+        optimizer.step()
+        assert_masked(pruner)
+    if method not in ("dense", "keep-zeros"):
+        assert pruner.nonzero == round(pruner.prunable * 0.2)
+
+
+def test_a_high_power_ranks_as_it_should() -> None:
+    """With no flips the ranking is the magnitude's, whatever p; in float32 most scores would be 0."""
+    masks = []
+    for p in (2.0, 60.0):
+        model = mlp()
+        schedule = flipout.OneShot(0.5, 4, at=0)
+        masks.append(flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=4, p=p, noise=0, schedule=schedule).masks)
+    assert all(torch.equal(masks[0][name], masks[1][name]) for name in masks[0])
+
+
+def test_two_pruners_on_one_model_make_different_noise() -> None:
+    model = nn.Sequential(nn.Linear(5, 5, bias=False), nn.Linear(5, 5, bias=False))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    before = [layer.weight.detach().clone() for layer in model]
+    for part in ("0", "1"):
+        flipout.FlipOut(model, optimizer, sparsity=0.0, steps=10, include=part)
+    for layer in model:
+        layer.weight.grad = torch.ones(5, 5)
+    optimizer.step()
+    moved = [old - layer.weight.detach() for old, layer in zip(before, model, strict=True)]
+    assert not torch.allclose(*moved)
+
+
+def test_a_forgotten_pruner_does_not_stand_in_the_way() -> None:
+    def fit(model: nn.Module, method: str) -> None:
+        optimizer = sgd(model)
+        make(method, model, optimizer)
+        train(model, optimizer, 40)
+
+    model = mlp()
+    fit(model, "flipout")
+    fit(model, "keep-zeros")
+    assert sum(int((model[i].weight != 0).sum()) for i in (0, 2, 4)) == 35
+
+
+def test_a_default_device_does_not_matter() -> None:
+    model = mlp()
+    optimizer = sgd(model)
+    with torch.device("meta"):
+        pruner = flipout.MagnitudeUncertainty(
+            model, optimizer, sparsity=0.5, steps=4, schedule=flipout.OneShot(0.5, 4, at=0), noise=1.0
+        )
+    assert pruner.nonzero == 176

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -187,3 +188,42 @@ def test_an_unprunable_start_is_given_back_before_a_state_is_loaded() -> None:
     again = make("snip", other, sgd(other))
     again.load_state_dict(pruner.state_dict())
     assert all(torch.equal(a, b) for a, b in zip(trained, weights(other), strict=True))
+
+
+@pytest.mark.parametrize("method", ["snip", "deep-r"])
+def test_weights_that_were_loaded_past_autograd_are_not_overwritten(method: str) -> None:
+    model, optimizer, pruner = fresh(method)
+    run(model, optimizer, pruner, 20)
+    other = mlp(seed=1)
+    again = make(method, other, sgd(other))
+    for mine, trained in zip(other.parameters(), model.parameters(), strict=True):
+        mine.data.copy_(trained.data)  # no version counter sees this
+    again.load_state_dict(pruner.state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(weights(model), weights(other), strict=True))
+
+
+def test_settings_given_as_numpy_numbers(tmp_path: Path) -> None:
+    def build(real: Any, whole: Any) -> flipout.Pruner:
+        model = mlp()
+        return flipout.HoyerSquare(
+            model, sgd(model), steps=whole(40), lambda_=real(0.5), floor=whole(1), seed=whole(3), noise=real(0.25)
+        )
+
+    torch.save(build(np.float64, np.int64).state_dict(), tmp_path / "state.pt")
+    build(float, int).load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    model = mlp()
+    flipout.FlipOut(model, sgd(model), sparsity=np.float64(0.5), steps=10, floor=np.float64(0.01))
+
+
+def test_criteria_of_one_name_in_two_modules_differ() -> None:
+    def one(weight: Tensor) -> Tensor:
+        return weight.abs()
+
+    def build(criterion: Any) -> flipout.Pruner:
+        model = mlp()
+        return flipout.Pruner(model, sgd(model), criterion=criterion, schedule=flipout.Geometric(0.5, 20))
+
+    state = build(one).state_dict()
+    one.__module__ = "elsewhere"
+    with pytest.raises(ValueError, match=r"criterion\.name: tests\..* in the state, elsewhere\..* here"):
+        build(one).load_state_dict(state)

@@ -78,13 +78,13 @@ import sys, torch
 from torch import nn
 sys.path.insert(0, {root!r})
 import flipout
-from tests.helpers import batches, cross_entropy, mlp, sgd
+from tests.helpers import batches, cross_entropy, make, mlp, sgd
 rank = int(sys.argv[1])
 store = torch.distributed.FileStore({store!r}, 2)
 torch.distributed.init_process_group("gloo", rank=rank, world_size=2, store=store)
 model = nn.parallel.DistributedDataParallel(mlp())
 optimizer = sgd(model)
-pruner = flipout.METHODS[{method!r}](model, optimizer, sparsity=0.9, steps=40)
+pruner = make({method!r}, model, optimizer, data=list(batches(2, seed=100 + rank)))
 for x, y in batches(40, seed=rank):
     optimizer.zero_grad()
     cross_entropy(model(x), y).backward()
@@ -94,7 +94,7 @@ torch.distributed.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("method", ["flipout", "magnitude", "random", "deep-r"])
+@pytest.mark.parametrize("method", sorted(set(flipout.METHODS) - {"dense", "keep-zeros"}))
 def test_two_data_parallel_ranks_prune_the_same_weights(method: str, tmp_path: Path) -> None:
     root = str(Path(__file__).parent.parent)
     code = RANK.format(root=root, store=str(tmp_path / "store"), out=str(tmp_path), method=method)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .layers import Patterns, find_layers
+from .pruner import mask_of
 from .stepping import Stepping, check_optimizer
 
 Hypothesis = float | Tensor | Mapping[str, float | Tensor]
@@ -19,7 +20,8 @@ class AimTest:
 
     In one optimizer step a weight over-shoots if it crosses `phi`, that is if `sgn(theta - phi)` changes, and
     under-shoots if it comes closer on the same side. Where the count exceeds `kappa`, the test is positive: `phi` is
-    taken for a local optimum. FlipOut is this test at `phi = 0`, where an over-shoot is a sign flip.
+    taken for a local optimum. FlipOut is this test at `phi = 0`, where an over-shoot is a sign flip. Beside a pruner,
+    weights count while they are not pruned; attach the test first, so that it sees a step before its pruning.
 
         aim = flipout.AimTest(model, optimizer, phi=0.0, kappa=10)
         ...                                  # train
@@ -76,7 +78,7 @@ class AimTest:
         """`|theta - phi|^p / (shots + 1)`: the shots weighed against the distance, so that a deceitful shot from afar
         counts little. The lower, the more likely `phi` is the optimum."""
         return {
-            name: (self._weights[name].detach() - self.phi[name]).abs().pow(p) / (shots + 1)
+            name: (self._weights[name].detach() - self.phi[name]).abs().float().pow(p) / (shots + 1)
             for name, shots in self.shots.items()
         }
 
@@ -105,6 +107,8 @@ class AimTest:
     def _after_step(self) -> None:
         for name, weight in self._weights.items():
             over, under = shots(self._distance[name], weight - self.phi[name])
+            if (alive := mask_of(weight)) is not None:  # a pruned weight aims at nothing
+                over, under = over & alive, under & alive
             self.over_shoots[name] += over
             self.under_shoots[name] += under
 
@@ -120,7 +124,7 @@ def _hypothesis(phi: Hypothesis, name: str, weight: Tensor) -> Tensor:
         if name not in phi:
             raise ValueError(f"phi has no value for {name}; give one for each weight, or leave it out with exclude=")
         phi = phi[name]
-    value = torch.as_tensor(phi, dtype=weight.dtype, device=weight.device)
+    value = torch.as_tensor(phi, dtype=weight.dtype, device=weight.device).detach().clone()
     try:
         return value.expand(weight.shape)
     except RuntimeError:

@@ -14,6 +14,7 @@ def flip_saliency(weight: Tensor, flips: Tensor, *, p: float = 2.0) -> Tensor:
 
     The paper divides by `flips`, which makes a weight that never flipped immortal; hence the `+ 1`.
     """
+    weight = weight.double() if p > 4 else weight  # high powers of small weights would vanish
     return weight.abs().pow(p) / (flips + 1)
 
 

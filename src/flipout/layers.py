@@ -22,7 +22,8 @@ Patterns = str | Iterable[str] | Predicate
 
 @dataclass(eq=False)
 class Layer:
-    """A weight tensor that is pruned: its name, the module that holds it, its mask, and what is tracked of it."""
+    """A weight tensor that is pruned: its name, the module that holds it, its number among the parameters of the model
+    (for its random numbers), its mask, and what is tracked of it."""
 
     name: str
     module: nn.Module
@@ -33,6 +34,11 @@ class Layer:
     def __post_init__(self) -> None:
         self.mask = torch.ones_like(self.weight, dtype=torch.bool, requires_grad=False)
         self.kept = self.mask.numel()
+
+    @property
+    def dense(self) -> bool:
+        """Whether nothing is pruned yet, so that there is nothing to mask."""
+        return self.kept == self.mask.numel()
 
     def count(self) -> int:
         """Counts anew what the mask keeps."""
@@ -50,47 +56,59 @@ def find_layers(
     """The weights to prune, each once however often it is tied, in the order of `model.named_parameters()`.
 
     By default the `weight` of every Linear and convolution that trains. `include` takes other ones instead: the
-    matrices and kernels it matches, and vectors (biases, norms) only if it matches nothing else. `exclude` takes away.
+    matrices and kernels it matches, and vectors (biases, norms) only by their full name or if it matches nothing else.
+    `exclude` takes away. A shared weight answers to each of its names.
     """
     every = list(_candidates(model))
     wanted = [c for c in every if c.usual] if include is None else _included(every, include)
-    unwanted = {c.name for c in _matching(every, exclude or (), "exclude")}
-    chosen = [c for c in wanted if c.name not in unwanted]
+    unwanted = {c.number for c in _matching(every, exclude or (), "exclude")}
+    chosen = [c for c in wanted if c.number not in unwanted]
     trained = [c for c in chosen if c.weight.requires_grad]
     if not sum(c.weight.numel() for c in trained):
         frozen = f" ({len(chosen)} matched, but are frozen or of size zero)" if chosen else ""
+        excluded = ", less what exclude= takes away" if wanted and not chosen else ""
         raise ValueError(
             f"there is nothing to prune in {type(_unwrapped(model)).__name__}{frozen}: by default the weights of "
-            "Linear and convolution modules that train are pruned; say which others with include="
+            f"Linear and convolution modules that train are pruned{excluded}; say which others with include="
         )
     _check(trained, optimizer)
-    return [Layer(c.name, c.module, c.weight, number) for number, c in enumerate(trained)]
+    return [Layer(c.names[0], c.modules[0], c.weight, c.number) for c in trained]
 
 
 def named_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     """Parameters and buffers, without the names that `torch.compile` and data parallelism put before them."""
     inner = _unwrapped(model)
     tensors = [*inner.named_parameters(), *inner.named_buffers()]
-    return {name.replace("_orig_mod.", ""): tensor for name, tensor in tensors}
+    return {_plain(name): tensor for name, tensor in tensors}
 
 
 class _Candidate(NamedTuple):
-    name: str
-    module: nn.Module
+    """A parameter: all its names and the modules that hold it, its number in the model, whether pruned by default."""
+
+    names: list[str]
+    modules: list[nn.Module]
     weight: nn.Parameter
+    number: int
     usual: bool
 
 
 def _candidates(model: nn.Module) -> Iterator[_Candidate]:
-    """Every parameter once, and whether it is pruned by default: only if all modules that hold it are of that kind."""
-    owners: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
-    for module in model.modules():
-        for attribute, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
-            owners.setdefault(parameter, []).append((module, attribute))
-    for name, parameter in _unwrapped(model).named_parameters():
-        held = owners[parameter]
-        usual = all(attribute == "weight" and isinstance(module, (nn.Linear, _ConvNd)) for module, attribute in held)
-        yield _Candidate(name.replace("_orig_mod.", ""), held[0][0], parameter, usual)
+    """Every parameter once; pruned by default only if all modules that hold it are of that kind."""
+    inner = _unwrapped(model)
+    # The module inside a compiled one comes after it under the same name, and takes its place.
+    modules = {_plain(f"{name}.")[:-1]: module for name, module in inner.named_modules(remove_duplicate=False)}
+    names: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in inner.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(_plain(name))
+    for number, (parameter, own) in enumerate(names.items()):
+        holders = [modules[name.rpartition(".")[0]] for name in own]
+        usual = all(isinstance(holder, (nn.Linear, _ConvNd)) for holder in holders)
+        usual = usual and all(name.rpartition(".")[2] == "weight" for name in own)
+        yield _Candidate(own, holders, parameter, number, usual)
+
+
+def _plain(name: str) -> str:
+    return name.replace("_orig_mod.", "")
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
@@ -106,32 +124,36 @@ def _unwrapped(model: nn.Module) -> nn.Module:
 
 def _included(every: list[_Candidate], include: Patterns) -> list[_Candidate]:
     matched = _matching(every, include, "include")
-    return [c for c in matched if c.weight.ndim > 1] or matched
+    exact = {include} if isinstance(include, str) else set() if callable(include) else set(include)
+    return [c for c in matched if c.weight.ndim > 1 or not exact.isdisjoint(c.names)] or matched
 
 
 def _matching(every: list[_Candidate], patterns: Patterns, argument: str) -> list[_Candidate]:
     if callable(patterns):
-        return [c for c in every if patterns(c.name, c.module, c.weight)]
+        return [c for c in every if any(map(patterns, c.names, c.modules, [c.weight] * len(c.names)))]
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)
     for pattern in patterns:
-        if not any(_matches(c.name, pattern) for c in every):
-            names = [c.name for c in every]
+        if not any(_matches(c, pattern) for c in every):
+            names = [name for c in every for name in c.names]
             near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.3) or names[:3]
             raise ValueError(f"{argument}={pattern!r} matches no parameter; near it are {', '.join(near)}")
-    return [c for c in every if any(_matches(c.name, pattern) for pattern in patterns)]
+    return [c for c in every if any(_matches(c, pattern) for pattern in patterns)]
 
 
-def _matches(name: str, pattern: str) -> bool:
+def _matches(candidate: _Candidate, pattern: str) -> bool:
     """A pattern names a parameter, or a module that holds it at any depth."""
-    parts = name.split(".")
-    return any(fnmatchcase(".".join(parts[: i + 1]), pattern) for i in range(len(parts)))
+    return any(fnmatchcase(name[:end], pattern) for name in candidate.names for end in _ends(name))
+
+
+def _ends(name: str) -> list[int]:
+    return [*(i for i, letter in enumerate(name) if letter == "."), len(name)]
 
 
 def _check(trained: list[_Candidate], optimizer: torch.optim.Optimizer) -> None:
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    if foreign := [c.name for c in trained if id(c.weight) not in held]:
+    if foreign := [c.names[0] for c in trained if id(c.weight) not in held]:
         raise ValueError(
             f"the optimizer does not hold {', '.join(foreign)}: give it these weights, or leave them out with exclude="
         )
-    if odd := [c.name for c in trained if not c.weight.is_floating_point()]:
+    if odd := [c.names[0] for c in trained if not c.weight.is_floating_point()]:
         raise ValueError(f"only real floating-point weights can be pruned; leave out {', '.join(odd)} with exclude=")

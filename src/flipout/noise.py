@@ -11,6 +11,7 @@ import math
 import struct
 import warnings
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal
 
 import torch
@@ -88,7 +89,8 @@ class GradientNoise:
     def sigma(self, weight: Tensor, grad: Tensor) -> Tensor:
         """The deviation of the noise; the gradient is already masked."""
         relative = grad if self.relative_to == "gradient" else weight
-        norm: Tensor = torch.linalg.vector_norm(relative, dtype=torch.float32)
+        wide = torch.float64 if relative.dtype == torch.float64 else torch.float32  # a half's square would overflow
+        norm: Tensor = torch.linalg.vector_norm(relative, dtype=wide)
         return norm / math.sqrt(max(1, relative.numel()))
 
     def sample(self, weight: Tensor, grad: Tensor, *, step: int, tensor: int) -> Tensor:
@@ -116,9 +118,18 @@ class GradientNoise:
         return gained / steps
 
 
+def as_noise(noise: GradientNoise | float | None, seed: int) -> GradientNoise | None:
+    """Noise as a user may give it: a scale, the thing itself, or none."""
+    if isinstance(noise, Real):
+        return GradientNoise(float(noise), seed=seed)
+    if noise is not None and not isinstance(noise, GradientNoise):
+        raise TypeError(f"noise is {noise!r}; give a number, or a flipout.GradientNoise")
+    return noise
+
+
 def warn_of_divergence(noise: GradientNoise, optimizer: torch.optim.Optimizer, steps: int) -> None:
     """Warns of noise relative to the weights that would make them grow tenfold or more during training."""
-    if noise.relative_to == "gradient" or not isinstance(optimizer, torch.optim.SGD):
+    if noise.relative_to == "gradient" or not noise.scale or not isinstance(optimizer, torch.optim.SGD):
         return
     for group in optimizer.param_groups:
         rate, momentum = float(group["lr"]), float(group["momentum"])

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from decimal import Decimal
+from numbers import Integral
 from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
 from .layers import Layer, Patterns, find_layers, named_tensors
-from .noise import GradientNoise, warn_of_divergence
+from .noise import GradientNoise, as_noise, warn_of_divergence
 from .progress import DeadLayerWarning, Event, Progress
 from .schedules import Pruning, Schedule
 from .selection import choose
@@ -67,7 +69,9 @@ class Pruner:
             raise ValueError(f"scope is {scope!r}; give 'global' or 'layer'")
         self.model, self.optimizer = model, optimizer
         self.criterion, self.schedule, self.scope, self.seed = criterion, schedule, scope, seed
-        self.noise = GradientNoise(noise, seed=seed) if isinstance(noise, (int, float)) else noise
+        self.noise = as_noise(noise, seed)
+        if not isinstance(schedule, Schedule):
+            raise TypeError(f"schedule is {schedule!r}; give a schedule, such as flipout.Geometric(0.99, steps)")
         if self.noise is not None:
             warn_of_divergence(self.noise, optimizer, schedule.steps)
         self.layers = find_layers(model, optimizer, include, exclude)
@@ -164,7 +168,7 @@ class Pruner:
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on from here, bit for bit; for `torch.save`, read with `weights_only=True`."""
         return {
-            "settings": self._settings(),
+            "settings": describe(self._settings()),
             "step": self.step,
             "masks": _clones(self.masks),
             "statistics": {
@@ -179,7 +183,7 @@ class Pruner:
         """Goes on from a saved state. The model's own weights may be loaded before or after."""
         if missing := {"settings", "step", "masks", "statistics", "events", "extra"} - set(state):
             raise ValueError(f"this is not the state of a pruner: it has no {', '.join(sorted(missing))}")
-        if lines := difference(state["settings"], self._settings()):
+        if lines := difference(state["settings"], describe(self._settings())):
             raise ValueError("the state was saved under other settings than this pruner's:\n  " + "\n  ".join(lines))
         self._restore_copies()
         for layer in self.layers:
@@ -203,13 +207,14 @@ class Pruner:
                 raise ValueError(f"{layer.name} has a sparse gradient: use sparse=False there, or exclude= it")
         for layer in self.layers:
             grad = layer.weight.grad
-            if grad is not None:
+            if grad is not None and not layer.dense:
                 grad.masked_fill_(~layer.mask, 0)
+            scale = scale.to(layer.weight.device) if isinstance(scale, Tensor) else scale
             unscaled = grad / scale if grad is not None and isinstance(scale, Tensor) else grad
             for tracker in layer.trackers.values():
                 tracker.before(layer.weight, unscaled)
             if grad is not None and (noise := self._noise(layer, grad, scale)) is not None:
-                grad.add_(noise.masked_fill_(~layer.mask, 0))
+                grad.add_(noise if layer.dense else noise.masked_fill_(~layer.mask, 0))
 
     def _noise(self, layer: Layer, grad: Tensor, scale: Tensor | float) -> Tensor | None:
         """What is added to a gradient that a scaler has multiplied by `scale`."""
@@ -230,7 +235,8 @@ class Pruner:
     def _settle(self) -> None:
         """Brings the weights back under the masks after an update."""
         for layer in self.layers:
-            layer.zero()
+            if not layer.dense:
+                layer.zero()
 
     # A pruning.
 
@@ -251,11 +257,11 @@ class Pruner:
             for layer, copy in zip(self.layers, copies, strict=False):
                 layer.weight.copy_(copy)
             raise
-        self._unpruned = [(copy, layer.weight._version) for copy, layer in zip(copies, self.layers, strict=False)]
+        self._unpruned = copies
 
     def _restore_copies(self) -> None:
-        for layer, (copy, version) in zip(self.layers, self._unpruned, strict=False):
-            if layer.weight._version == version:  # otherwise other weights were loaded since: these are right
+        for layer, copy in zip(self.layers, self._unpruned, strict=False):
+            if torch.equal(layer.weight, copy.masked_fill(~layer.mask, 0)):  # else other weights were loaded since
                 layer.weight.copy_(copy)
         self._unpruned.clear()
 
@@ -263,16 +269,17 @@ class Pruner:
         while not self.finished and self._plan[len(self.events)].step <= self.step:
             self._prune(self._plan[len(self.events)])
         self._progress.finished = self.finished
+        self._warn_of_dead_layers()  # last, for a warning may be an error to someone
 
     def _prune(self, pruning: Pruning) -> None:
-        double = any(layer.weight.dtype == torch.float64 for layer in self.layers)
+        dtypes = {self._scores(0).dtype, *(layer.weight.dtype for layer in self.layers)}
         chosen = choose(
             self._scores,
             [layer.mask for layer in self.layers],
             self._keep(pruning),
             floors=self._floors,
             per_layer=self.scope == "layer",
-            dtype=torch.float64 if double else torch.float32,
+            dtype=torch.float64 if torch.float64 in dtypes else torch.float32,
         )
         for layer, gone in zip(self.layers, chosen, strict=True):
             layer.mask &= ~gone
@@ -280,7 +287,6 @@ class Pruner:
             layer.count()
         kept = {layer.name: layer.kept for layer in self.layers}
         self.events.append(Event(self.step, self.sparsity, self.nonzero, kept))
-        self._warn_of_dead_layers()
 
     def _keep(self, pruning: Pruning) -> int:
         """How many weights a pruning leaves."""
@@ -298,12 +304,15 @@ class Pruner:
                 f"the criterion gives scores of shape {tuple(scores.shape)} for {layer.name} of shape "
                 f"{tuple(layer.weight.shape)}; it must give one for each weight"
             )
-        if not torch.isfinite(scores).logical_or_(~layer.mask).all():
+        self._check_finite(layer, scores, "scores")
+        return scores
+
+    def _check_finite(self, layer: Layer, values: Tensor, what: str) -> None:
+        if not torch.isfinite(values).logical_or_(~layer.mask).all():
             raise FloatingPointError(
-                f"{layer.name} has NaN or infinite scores at step {self.step}; nothing was pruned. Look for a loss "
+                f"{layer.name} has NaN or infinite {what} at step {self.step}; nothing was pruned. Look for a loss "
                 "that diverged (a lower learning rate, gradient clipping) or a criterion that divides by zero"
             )
-        return scores
 
     def _warn_of_dead_layers(self) -> None:
         for layer in self.layers:
@@ -321,12 +330,12 @@ class Pruner:
     def _settings(self) -> dict[str, Any]:
         return {
             "method": type(self).__name__,
-            "criterion": describe(self.criterion),
-            "schedule": describe(self.schedule),
-            "noise": describe(self.noise),
-            "statistics": describe(self._tracked),
+            "criterion": self.criterion,
+            "schedule": self.schedule,
+            "noise": self.noise,
+            "statistics": self._tracked,
             "scope": self.scope,
-            "floor": describe(self.floor),
+            "floor": self.floor,
             "seed": self.seed,
             "weights": {layer.name: list(layer.weight.shape) for layer in self.layers},
         }
@@ -339,9 +348,9 @@ class Pruner:
         """Takes it back."""
 
     def _read_floor(self, floor: int | float) -> list[int]:
-        if not 0 <= floor < math.inf or (isinstance(floor, float) and floor > 1):
+        if not 0 <= floor < math.inf or (not isinstance(floor, Integral) and floor > 1):
             raise ValueError(f"floor is {floor}; give a whole number of weights, or a share of them between 0 and 1")
-        share = Decimal(repr(floor)) if isinstance(floor, float) else None
+        share = None if isinstance(floor, Integral) else Decimal(repr(float(floor)))
         sizes = [layer.weight.numel() for layer in self.layers]
         floors = [min(int(floor), n) if share is None else math.ceil(share * n) for n in sizes]
         least = min((p.nonzero for p in self._plan if p.nonzero is not None), default=self.prunable)
@@ -358,12 +367,19 @@ _attached: weakref.WeakSet[Pruner] = weakref.WeakSet()
 
 def _refuse_second(pruner: Pruner) -> None:
     mine = {id(layer.weight) for layer in pruner.layers}
+    if any(id(layer.weight) in mine for other in _attached for layer in other.layers):
+        gc.collect()  # one that nobody holds any more lives on in a cycle with its optimizer
     for other in _attached:
         if shared := [layer.name for layer in other.layers if id(layer.weight) in mine]:
             raise ValueError(
                 f"{', '.join(shared)} already belongs to {other!r}: call remove() on that one first, or give each "
                 "pruner its own weights with include= and exclude="
             )
+
+
+def mask_of(weight: Tensor) -> Tensor | None:
+    """The mask of a weight, if a pruner is attached to it."""
+    return next((layer.mask for pruner in _attached for layer in pruner.layers if layer.weight is weight), None)
 
 
 def _clones(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import accumulate
+from numbers import Integral, Real
 from typing import NamedTuple
 
 DEFAULT_PRUNINGS = 100
@@ -45,9 +46,9 @@ class Schedule:
     window: tuple[float, float] = (0.05, 0.5)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.sparsity < 1:
+        if not isinstance(self.sparsity, Real) or not 0 <= self.sparsity < 1:
             raise ValueError(f"sparsity is {self.sparsity}; give a share of at least 0 and below 1 (0.99 for 99 %)")
-        if self.steps < 1 or self.steps != int(self.steps):
+        if not isinstance(self.steps, Integral) or self.steps < 1:
             raise ValueError(f"steps is {self.steps}; give the number of optimizer steps of the whole training")
         start, end = self.window
         if not 0 <= start <= end <= 1:
@@ -56,7 +57,7 @@ class Schedule:
         room = last - first
         if self.prunings is None:  # a frozen class fills in its own default
             object.__setattr__(self, "prunings", min(DEFAULT_PRUNINGS, max(1, room)))
-        if not self.prunings or self.prunings < 1:
+        if not isinstance(self.prunings, Integral) or self.prunings < 1:
             raise ValueError(f"prunings is {self.prunings}; prune at least once")
         if start < end and self.prunings > room:
             raise ValueError(
@@ -66,7 +67,7 @@ class Schedule:
         if end < 1 and last >= self.steps:
             raise ValueError(
                 f"the last pruning, at {end:.0%} of {self.steps} steps, leaves no step to train on afterwards: "
-                "train for more steps, or say window=(start, 1.0) if you mean to prune at the very end"
+                "train for more steps, or let it come at 1.0 exactly if you mean to prune at the very end"
             )
 
     def density(self, share: float) -> float:

@@ -120,7 +120,7 @@ def _kth(scores: Scores, candidates: Sequence[Tensor], count: int, dtype: torch.
     highest = torch.finfo(dtype).bits - _DIGIT
     prefix, rank = 0, count
     for shift in range(highest, -1, -_DIGIT):
-        histogram = torch.zeros(_BINS, dtype=torch.int64)
+        histogram = torch.zeros(_BINS, dtype=torch.int64, device="cpu")
         for i, candidate in enumerate(candidates):
             keys = _ordered(scores(i), dtype)[candidate]
             if shift == highest:

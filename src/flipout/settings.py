@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import partial
+from numbers import Integral, Real
 from typing import Any
 
 
@@ -13,11 +14,14 @@ def requested(criterion: Callable[..., Any], known: Iterable[str]) -> list[str]:
     """The statistics a criterion asks for: its arguments without a default."""
     try:
         parameters = inspect.signature(criterion).parameters.values()
-    except ValueError:
+    except (ValueError, TypeError):
         raise ValueError(
             f"{criterion} does not tell its arguments; wrap it: lambda weight: {criterion}(weight)"
         ) from None
-    names = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    names = [p.name for p in named if p.default is p.empty]
+    if not names:
+        raise ValueError("the criterion asks for nothing; its arguments name what it needs, such as `weight`")
     if unknown := [name for name in names if name not in known]:
         raise ValueError(
             f"the criterion asks for {', '.join(unknown)}, which is not tracked; there are {', '.join(known)}. Give a "
@@ -30,9 +34,9 @@ def describe(thing: Any) -> Any:
     """Numbers, strings, lists and dicts alone, so that it can be compared and loaded with `weights_only=True`."""
     if thing is None or isinstance(thing, (bool, str)):
         return thing
-    if isinstance(thing, int):
+    if isinstance(thing, Integral):
         return int(thing)
-    if isinstance(thing, float):
+    if isinstance(thing, Real):
         return float(thing)
     if isinstance(thing, Mapping):
         return {key: describe(value) for key, value in thing.items()}
@@ -44,7 +48,9 @@ def describe(thing: Any) -> Any:
         function = thing
         while isinstance(function, partial):
             function = function.func
-        name = getattr(function, "__qualname__", type(function).__qualname__)
+        named = function if hasattr(function, "__qualname__") else type(function)
+        # A script may be resumed from another one that imports it, so its own name does not count.
+        name = named.__qualname__ if named.__module__ == "__main__" else f"{named.__module__}.{named.__qualname__}"
         parameters = inspect.signature(thing).parameters.values()
         return {"name": name} | {p.name: describe(p.default) for p in parameters if p.default is not p.empty}
     return repr(thing)

@@ -91,7 +91,7 @@ class Deviation(Statistic):
         if horizon < 1:
             raise ValueError(f"horizon is {horizon}; give how many recent values count, at least 1")
         self.horizon = horizon
-        self.state["count"] = torch.zeros((), dtype=torch.int64)
+        self.state["count"] = torch.zeros((), dtype=torch.int64, device="cpu")
         self.state["mean"] = torch.zeros_like(weight, dtype=torch.float32)
         self.state["variance"] = torch.zeros_like(weight, dtype=torch.float32)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import flipout
 from flipout.methods.hoyer import hoyer_square
@@ -151,6 +152,28 @@ def test_snip_leaves_no_trace() -> None:
     assert model.training
 
 
+def test_snip_leaves_no_trace_of_iterators_and_of_buffers_that_are_replaced() -> None:
+    class Average(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(12))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+            return x - self.mean
+
+    model = nn.Sequential(Average(), mlp())
+    buffer = model[0].mean
+    x, y = next(batches(1))
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=4, shuffle=True)
+    few = itertools.islice(loader, 2)  # draws from torch's random state when it starts, and again on the way
+    state = torch.get_rng_state()
+    flipout.SNIP(model, sgd(model), sparsity=0.5, steps=10, batches=few, loss_fn=cross_entropy)
+    assert torch.equal(state, torch.get_rng_state())
+    assert model[0].mean is buffer
+    assert not buffer.any()
+
+
 # Hoyer-Square
 
 
@@ -250,7 +273,7 @@ def test_deep_r_step_by_step(temperature: float | None) -> None:
         for number, layer in enumerate(pruner.layers):
             sign = pruner.signs[layer.name]
             theta = before[number] * sign  # at least 0 where a connection is active
-            noise = normal(theta.shape, seed=4, step=step, tensor=number) * sign
+            noise = normal(theta.shape, seed=4, step=step, tensor=layer.number) * sign
             moved = theta - 0.5 * (grads[number] * sign + 0.01) - math.sqrt(2 * 0.5 * T) * noise
             active = masks[number] & (moved >= 0)
             dormant_now += int((masks[number] & (moved < 0)).sum())
@@ -307,6 +330,30 @@ def test_deep_r_gives_a_sign_to_what_starts_at_zero() -> None:
     assert set(signs.unique().tolist()) == {-1, 1}
     with pytest.raises(ValueError, match="l1 is -1"):
         flipout.DeepR(model, sgd(model), sparsity=0.5, steps=10, l1=-1.0)
+
+
+def test_deep_r_does_not_hide_a_nan() -> None:
+    model = mlp()
+    optimizer = sgd(model)
+    pruner = flipout.DeepR(model, optimizer, sparsity=0.5, steps=10)
+    for layer in pruner.layers:
+        layer.weight.grad = torch.zeros_like(layer.weight)
+    model[2].weight.grad = torch.full_like(model[2].weight, float("nan"))
+    with pytest.raises(FloatingPointError, match=r"2\.weight has NaN or infinite weights"):
+        optimizer.step()
+    with pytest.raises(ValueError, match="temperature= instead of noise="):
+        flipout.METHODS["deep-r"](mlp(), sgd(mlp()), sparsity=0.5, steps=10, noise=1.0)
+
+
+def test_deep_r_pulls_to_zero_also_when_the_optimizer_maximizes() -> None:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, maximize=True)
+    pruner = flipout.DeepR(model, optimizer, sparsity=0.5, steps=10, l1=0.1, temperature=0.0)
+    before = sum(float(layer.weight.detach().abs().sum()) for layer in pruner.layers)
+    for layer in pruner.layers:
+        layer.weight.grad = torch.zeros_like(layer.weight)
+    optimizer.step()
+    assert sum(float(layer.weight.detach().abs().sum()) for layer in pruner.layers) < before
 
 
 # Lottery

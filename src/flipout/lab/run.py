@@ -7,6 +7,7 @@ import math
 import shutil
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,11 @@ def train(
         remove_leftovers(folder)
         remove_leftovers(folder / CHECKPOINTS)
         write_json(folder / CONFIG, {"settings": settings.described(), "versions": versions()})
-        return Run(settings, folder, view or Quiet(), trackers).go()
+        run = Run(settings, folder, view or Quiet(), trackers)
+        try:
+            return run.go()
+        finally:
+            run.close()
 
 
 class Run:
@@ -77,6 +82,7 @@ class Run:
         self.train_set, self.held_out = prepare(self.data, self.device, validate=settings.validate_)
         torch.manual_seed(settings.seed)
         self.model = build_model(settings, self.data).to(self.device)
+        self._check_disk()
         self.optimizer = make_optimizer(settings, self.model)
         self.steps_per_epoch = math.ceil(len(self.train_set) / settings.batch_size)
         self.pruner = attach(settings, self.model, self.optimizer, self.steps_per_epoch, self._snip_batches)
@@ -84,7 +90,6 @@ class Run:
         self.total = settings.total_epochs * self.steps_per_epoch
         self.step, self.loss_sum, self.seconds = 0, torch.zeros((), device=self.device), 0.0
         self.metrics: list[dict[str, Any]] = []
-        self._check_disk()
         if (state := checkpoints.load(folder / CHECKPOINTS)) is not None:
             self._load(state)
 
@@ -109,8 +114,21 @@ class Run:
             tracker.finish(result)
         return result
 
+    def close(self) -> None:
+        """Takes the pruner off; a run that was stopped half-way has said so in its own words."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", flipout.UnfinishedWarning)
+            self.pruner.remove()
+
     def _epoch(self, stopping: threading.Event) -> None:
-        settings, started = self.settings, time.monotonic()
+        rate = self.steps(stopping)
+        self._end_of_epoch(rate)
+        if stopping.is_set() and self.step < self.total:
+            raise StoppedError(f"stopped after an epoch, at step {self.step:,} of {self.total:,}, and saved")
+
+    def steps(self, stopping: threading.Event) -> float:
+        """The steps that are left of an epoch; gives the last learning rate."""
+        settings, started, rate = self.settings, time.monotonic(), 0.0
         epoch, done = divmod(self.step, self.steps_per_epoch)
         augmented = settings.augment and (self.data.flip or self.data.crop)
         penalty = self.pruner.penalty if isinstance(self.pruner, flipout.HoyerSquare) else None
@@ -138,9 +156,7 @@ class Run:
                 self._save()
                 raise StoppedError(f"stopped at step {self.step:,} of {self.total:,}, and saved")
         self.seconds += time.monotonic() - started
-        self._end_of_epoch(rate)
-        if stopping.is_set() and self.step < self.total:
-            raise StoppedError(f"stopped after epoch {epoch + 1}, at step {self.step:,} of {self.total:,}, and saved")
+        return rate
 
     def _end_of_epoch(self, rate: float) -> None:
         loss = float(self.loss_sum) / len(self.train_set)

@@ -42,6 +42,8 @@ class DeepR(Pruner):
     ) -> None:
         if not 0 <= l1 < math.inf or not 0 <= (temperature or 0) < math.inf:
             raise ValueError(f"l1 is {l1}, temperature is {temperature}; give numbers of at least 0")
+        if options.get("noise") is not None:
+            raise ValueError("Deep-R has noise of its own; set it with temperature= instead of noise=")
         self.l1, self.temperature = l1, temperature
         self.signs: dict[str, Tensor] = {}
         schedule = OneShot(sparsity, steps, at=0)
@@ -55,15 +57,17 @@ class DeepR(Pruner):
             self.signs[layer.name] = torch.where(weight != 0, weight, drawn).sign().to(torch.int8)
 
     def _noise(self, layer: Layer, grad: Tensor, scale: Tensor | float) -> Tensor:
-        groups = self.optimizer.param_groups
-        rate = next(float(group["lr"]) for group in groups if any(p is layer.weight for p in group["params"]))
+        group = next(g for g in self.optimizer.param_groups if any(p is layer.weight for p in g["params"]))
+        rate, pull = float(group["lr"]), -self.l1 if group.get("maximize") else self.l1
         temperature = rate * self.l1**2 / 18 if self.temperature is None else self.temperature
         deviation = math.sqrt(2 * temperature / rate) if rate else 0.0
         noise = normal(grad.shape, seed=self.seed, step=self.step, tensor=layer.number, device=grad.device)
-        return (noise * deviation + self.signs[layer.name] * self.l1) * scale
+        return (noise * deviation + self.signs[layer.name] * pull) * scale
 
     def _settle(self) -> None:
         had = [layer.kept for layer in self.layers]
+        for layer in self.layers:
+            self._check_finite(layer, layer.weight, "weights")  # a NaN would pass for a change of sign
         for layer in self.layers:
             layer.mask &= layer.weight * self.signs[layer.name] >= 0
             layer.zero()
@@ -75,7 +79,6 @@ class DeepR(Pruner):
         self._wake(self.layers, sum(had) - sum(has) - sum(owed))
         for layer in self.layers:
             layer.count()
-        self._warn_of_dead_layers()
 
     def _wake(self, layers: list[Layer], number: int) -> None:
         """Wakes so many dormant connections of these layers, each as likely as any other."""
@@ -83,10 +86,12 @@ class DeepR(Pruner):
             return
         dormant = [(~layer.mask).flatten().nonzero().squeeze(1) for layer in layers]
         lots = random.Random(f"{self.seed} {self.step} {layers[0].name} {len(layers)}")
-        drawn = torch.tensor(lots.sample(range(sum(map(len, dormant))), number))
+        drawn = torch.tensor(lots.sample(range(sum(map(len, dormant))), number), device="cpu")
         for layer, positions in zip(layers, dormant, strict=True):
             here = drawn[(drawn >= 0) & (drawn < len(positions))]
-            layer.mask.view(-1)[positions[here.to(positions.device)]] = True
+            flat = torch.zeros(layer.mask.numel(), dtype=torch.bool, device=positions.device)
+            flat[positions[here.to(positions.device)]] = True
+            layer.mask |= flat.view(layer.mask.shape)
             drawn -= len(positions)
 
     def _settings(self) -> dict[str, Any]:

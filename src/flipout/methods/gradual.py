@@ -147,4 +147,3 @@ class KeepZeros(Dense):
         for layer in self.layers:
             layer.mask = layer.weight.detach() != 0
             layer.count()
-        self._warn_of_dead_layers()

@@ -41,6 +41,8 @@ class HoyerSquare(Pruner):
             raise ValueError(f"lambda_ is {lambda_}, threshold is {threshold}; give numbers of at least 0")
         if not 0 <= fine_tune <= 1:
             raise ValueError(f"fine_tune is {fine_tune}; give the share of training after the pruning")
+        if sparsity is None and options.get("scope") == "layer":
+            raise ValueError("a threshold is the same for every layer; scope='layer' needs a sparsity=")
         self.lambda_, self.threshold = lambda_, threshold
         at = 1 - fine_tune
         super().__init__(
@@ -61,8 +63,8 @@ class HoyerSquare(Pruner):
     def _keep(self, pruning: Pruning) -> int:
         if pruning.nonzero is not None:
             return pruning.nonzero
-        above = sum(int((layer.weight.abs() >= self.threshold).sum()) for layer in self.layers)
-        return max(above, sum(self._floors))
+        above = [int((layer.weight.abs() >= self.threshold).sum()) for layer in self.layers]
+        return sum(map(max, above, self._floors))
 
     def _settings(self) -> dict[str, Any]:
         return super()._settings() | {"lambda_": self.lambda_, "threshold": self.threshold}

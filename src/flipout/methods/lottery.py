@@ -40,7 +40,7 @@ class Lottery(Pruner):
         if rounds < 1:
             raise ValueError(f"rounds is {rounds}; give at least 1")
         if steps <= rounds:
-            raise ValueError(f"{steps} steps are too few for {rounds} rounds and training after the last")
+            raise ValueError(f"{steps} steps are too few for {rounds} rounds and training after the last; give more")
         schedule = Geometric(sparsity, steps, prunings=rounds, window=(0, rounds / (rounds + 1)))
         first = schedule.moments()[0]
         if rewind_to is not None and not 0 <= rewind_to < first:

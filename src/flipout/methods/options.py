@@ -36,7 +36,10 @@ def schedule_for(choice: ScheduleChoice, sparsity: float, steps: int) -> Schedul
     if isinstance(choice, Schedule):
         for name, given in (("sparsity", sparsity), ("steps", steps)):
             if getattr(choice, name) != given:
-                raise ValueError(f"the schedule says {name}={getattr(choice, name)}, the method {name}={given}")
+                raise ValueError(
+                    f"the schedule says {name}={getattr(choice, name)}, the method {name}={given}; give both the same, "
+                    "or a function of (sparsity, steps) as the schedule"
+                )
         return choice
     if callable(choice):
         return choice(sparsity, steps)

@@ -40,7 +40,8 @@ class SNIP(Pruner):
         rounds: int = 1,
         **options: Unpack[Options],
     ) -> None:
-        self._batches = list(batches) if isinstance(batches, Iterator) else batches  # read again in every round
+        with without_trace(model):  # an iterator may draw from torch's random state; it is read again in every round
+            self._batches = list(batches) if isinstance(batches, Iterator) else batches
         self._loss_fn = loss_fn
         super().__init__(
             model,
@@ -64,18 +65,24 @@ class SNIP(Pruner):
                         total.add_(grad)
         if not seen:
             raise ValueError("batches is empty; give SNIP at least one pair of input and target")
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            for total in totals:  # every rank has looked at its own batches, and must come to the same masks
+                torch.distributed.all_reduce(total)
         super()._prune(pruning)
 
 
 @contextmanager
 def without_trace(model: nn.Module) -> Iterator[None]:
     """Runs passes through a model and puts back its buffers and torch's random state (gradients are not touched)."""
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    held = [(module._buffers, name, buffer) for module in model.modules() for name, buffer in module._buffers.items()]
+    before = [None if buffer is None else buffer.detach().clone() for _, _, buffer in held]
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
     try:
         with torch.random.fork_rng(devices=devices):
             yield
     finally:
         with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
+            for (buffers, name, buffer), values in zip(held, before, strict=True):
+                buffers[name] = buffer  # a forward pass may have put another tensor in its place
+                if buffer is not None and values is not None:
+                    buffer.copy_(values)

@@ -41,15 +41,16 @@ def fetch(folder: Path, source: Source) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LabError(f"the folder {folder} cannot be made ({error}); set FLIPOUT_DATA to one that can") from error
+    part = folder / f"{source.name}.part"
     failures = []
     for url in source.urls:
         try:
-            pooch.retrieve(url, f"md5:{source.md5}", fname=source.name, path=folder, downloader=Resuming())
+            pooch.retrieve(url, f"md5:{source.md5}", fname=source.name, path=folder, downloader=Resuming(part))
             return path
         except (requests.RequestException, OSError) as error:
             failures.append(f"{url}: {error}")
         except ValueError as error:  # pooch's word for a wrong checksum
-            (folder / f"{source.name}.part").unlink(missing_ok=True)
+            part.unlink(missing_ok=True)
             failures.append(f"{url}: {error}")
     reasons = "\n  ".join(failures)
     raise LabError(
@@ -70,14 +71,13 @@ def check(path: Path, md5: str) -> None:
 
 
 class Resuming:
-    """A downloader for pooch that keeps what has come (`NAME.part`) and asks for the rest."""
+    """A downloader for pooch that keeps what has come in `part` and asks for the rest."""
 
-    def __init__(self, chunk: int = 1 << 16) -> None:
-        self.chunk = chunk
+    def __init__(self, part: Path, chunk: int = 1 << 16) -> None:
+        self.part, self.chunk = part, chunk
 
     def __call__(self, url: str, output_file: Any, pooch_object: Any) -> None:
-        target = Path(output_file)
-        part = Path(pooch_object.path) / f"{next(iter(pooch_object.registry))}.part"
+        target, part = Path(output_file), self.part
         have = part.stat().st_size if part.exists() else 0
         headers = {"Range": f"bytes={have}-"} if have else {}
         with requests.get(url, headers=headers, stream=True, timeout=30) as response:

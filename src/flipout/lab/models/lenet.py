@@ -40,7 +40,7 @@ def lenet_5(shape: Shape, classes: int, width: float) -> nn.Module:
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(second * max(0, side[0]) * max(0, side[1]), hidden),
+        nn.Linear(second * max(1, side[0]) * max(1, side[1]), hidden),
         nn.ReLU(),
         nn.Linear(hidden, classes),
     )
