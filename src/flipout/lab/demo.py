@@ -34,7 +34,7 @@ def run_all(folder: Path, step: Callable[[str], None]) -> Results:
 
 def accuracy_table(results: Results) -> Table:
     """Accuracies, the best of each sparsity in bold."""
-    table = Table("method", title=f"digits, mlp, {EPOCHS} epochs, seed 0: test accuracy of the last epoch")
+    table = Table("method", title=f"test accuracy, last of {EPOCHS} epochs (digits, mlp, seed 0)")
     for sparsity in SPARSITIES:
         table.add_column(f"{sparsity:.0%} pruned", justify="right")
     best = {sparsity: max(results[method, sparsity] for method in METHODS) for sparsity in SPARSITIES}
