@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from flipout.selection import apportion, choose, smallest
+from flipout.selection import NotFiniteError, apportion, choose, smallest
 
 # Few distinct values make many ties; both signs, both zeros, subnormals and extremes.
 VALUES = [0.0, -0.0, 1.0, -1.0, 0.5, 2.0, 1e-40, -1e-40, 65504.0, -65504.0, 1.0000001, 3e38, -3e38]
@@ -92,21 +94,45 @@ def test_large_tensors_agree_with_a_stable_sort(dtype: torch.dtype) -> None:
         assert torch.equal(torch.cat([mark.flatten() for mark in chosen]), expected)
 
 
-def test_scores_are_asked_for_one_tensor_at_a_time_and_never_joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    alive: list[int] = []
+@pytest.mark.parametrize(("ties", "passes"), [(False, 2), (True, 3)])
+def test_scores_are_asked_for_one_tensor_at_a_time_and_never_joined(
+    ties: bool, passes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the few in the narrow range of the threshold are put together and sorted."""
+    asked: list[int] = []
+    generator = torch.Generator().manual_seed(0)
+    tensors = [torch.ones(10_000) if ties else torch.rand(10_000, generator=generator) + 0.01 for _ in range(3)]
 
     def scores(i: int) -> Tensor:
-        alive.append(i)
-        return torch.arange(100.0) + i
+        asked.append(i)
+        return tensors[i]
 
-    def no_cat(*_: object, **__: object) -> None:
-        raise AssertionError("concatenated")
+    def few(name: str) -> Any:
+        real = getattr(torch, name)
+
+        def checked(what: Any, *arguments: Any, **options: Any) -> Any:
+            size = sum(part.numel() for part in what) if isinstance(what, (list, tuple)) else what.numel()
+            assert size <= 1000 or size == 1 << 16, name  # (a histogram has 65,536 bins)
+            return real(what, *arguments, **options)
+
+        return checked
 
     for name in ("cat", "concat", "concatenate", "stack", "sort", "argsort", "topk", "kthvalue"):
-        monkeypatch.setattr(torch, name, no_cat)
-    chosen = smallest(scores, [torch.ones(100, dtype=torch.bool)] * 3, 150)
-    assert sum(int(mark.sum()) for mark in chosen) == 150
-    assert alive == [0, 1, 2] * 3  # two digits of sixteen bits, and the marking
+        monkeypatch.setattr(torch, name, few(name))
+    chosen = smallest(scores, [torch.ones(10_000, dtype=torch.bool)] * 3, 15_000)
+    assert sum(int(mark.sum()) for mark in chosen) == 15_000
+    assert asked == [0, 1, 2] * passes
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_score_that_is_no_number_names_its_tensor(value: float, dtype: torch.dtype) -> None:
+    tensors = [torch.ones(5, dtype=dtype), torch.tensor([1.0, value, 2.0], dtype=dtype)]
+    everything = [torch.ones_like(tensor, dtype=torch.bool) for tensor in tensors]
+    with pytest.raises(NotFiniteError, match="tensor 1"):
+        smallest(lambda i: tensors[i], everything, 4, dtype=dtype)
+    everything[1][1] = False  # a score that nobody asks for
+    assert smallest(lambda i: tensors[i], everything, 7, dtype=dtype)[1].tolist() == [True, False, True]
 
 
 def test_a_criterion_that_changes_its_mind_is_told_so() -> None:

@@ -18,7 +18,7 @@ from .layers import Layer, Patterns, find_layers, named_tensors
 from .noise import GradientNoise, as_noise, warn_of_divergence
 from .progress import DeadLayerWarning, Event, Progress
 from .schedules import Pruning, Schedule
-from .selection import choose
+from .selection import NotFiniteError, choose
 from .settings import describe, difference, requested
 from .statistics import STATISTICS, Place, Statistic
 from .stepping import Stepping, check_optimizer
@@ -208,13 +208,15 @@ class Pruner:
         for layer in self.layers:
             grad = layer.weight.grad
             if grad is not None and not layer.dense:
-                grad.masked_fill_(~layer.mask, 0)
+                layer.clear(grad)
             scale = scale.to(layer.weight.device) if isinstance(scale, Tensor) else scale
             unscaled = grad / scale if grad is not None and isinstance(scale, Tensor) else grad
             for tracker in layer.trackers.values():
                 tracker.before(layer.weight, unscaled)
             if grad is not None and (noise := self._noise(layer, grad, scale)) is not None:
-                grad.add_(noise if layer.dense else noise.masked_fill_(~layer.mask, 0))
+                if not layer.dense:
+                    layer.clear(noise)
+                grad.add_(noise)
 
     def _noise(self, layer: Layer, grad: Tensor, scale: Tensor | float) -> Tensor | None:
         """What is added to a gradient that a scaler has multiplied by `scale`."""
@@ -273,14 +275,17 @@ class Pruner:
 
     def _prune(self, pruning: Pruning) -> None:
         dtypes = {self._scores(0).dtype, *(layer.weight.dtype for layer in self.layers)}
-        chosen = choose(
-            self._scores,
-            [layer.mask for layer in self.layers],
-            self._keep(pruning),
-            floors=self._floors,
-            per_layer=self.scope == "layer",
-            dtype=torch.float64 if torch.float64 in dtypes else torch.float32,
-        )
+        try:
+            chosen = choose(
+                self._scores,
+                [layer.mask for layer in self.layers],
+                self._keep(pruning),
+                floors=self._floors,
+                per_layer=self.scope == "layer",
+                dtype=torch.float64 if torch.float64 in dtypes else torch.float32,
+            )
+        except NotFiniteError as error:
+            raise self._not_finite(self.layers[error.tensor], "scores") from None
         for layer, gone in zip(self.layers, chosen, strict=True):
             layer.mask &= ~gone
             layer.zero()
@@ -304,15 +309,13 @@ class Pruner:
                 f"the criterion gives scores of shape {tuple(scores.shape)} for {layer.name} of shape "
                 f"{tuple(layer.weight.shape)}; it must give one for each weight"
             )
-        self._check_finite(layer, scores, "scores")
         return scores
 
-    def _check_finite(self, layer: Layer, values: Tensor, what: str) -> None:
-        if not torch.isfinite(values).logical_or_(~layer.mask).all():
-            raise FloatingPointError(
-                f"{layer.name} has NaN or infinite {what} at step {self.step}; nothing was pruned. Look for a loss "
-                "that diverged (a lower learning rate, gradient clipping) or a criterion that divides by zero"
-            )
+    def _not_finite(self, layer: Layer, what: str) -> FloatingPointError:
+        return FloatingPointError(
+            f"{layer.name} has NaN or infinite {what} at step {self.step}; nothing was pruned. Look for a loss that "
+            "diverged (a lower learning rate, gradient clipping) or a criterion that divides by zero"
+        )
 
     def _warn_of_dead_layers(self) -> None:
         for layer in self.layers:

@@ -1,9 +1,9 @@
 """The exact k smallest scores over any number of tensors, streaming.
 
-A global ranking is usually written as concatenate, sort, cut. Here nothing is concatenated and nothing is
-sorted: each score is mapped to an integer that orders the same way, and the integer of the k-th smallest is found
-sixteen bits at a time from histograms. Scores are asked for one tensor at a time, once for each pass, so at most one
-tensor's scores are in memory. Histograms add up, whatever device each tensor is on.
+A global ranking is usually written as concatenate, sort, cut. Here the scores are histogrammed by their leading sixteen
+bits, one tensor at a time, which tells the narrow range that the k-th smallest lies in. A second pass takes all below
+that range and looks closer at the few inside it; where they are not few (many equal scores), a third goes by their
+other bits. At most one tensor's scores are in memory, and histograms add up, whatever device each tensor is on.
 """
 
 from __future__ import annotations
@@ -18,6 +18,14 @@ Scores = Callable[[int], Tensor]
 
 _DIGIT = 16
 _BINS = 1 << _DIGIT
+
+
+class NotFiniteError(ValueError):
+    """A score is NaN or infinite; `tensor` is the number of its tensor."""
+
+    def __init__(self, tensor: int) -> None:
+        super().__init__(f"a score of tensor {tensor} is NaN or infinite")
+        self.tensor = tensor
 
 
 def smallest(
@@ -36,30 +44,21 @@ def smallest(
     Returns:
         for each tensor, a boolean tensor of its shape.
     """
-    available = sum(int(candidate.sum()) for candidate in candidates)
+    available = _count(candidates)
     if not 0 <= count <= available:
         raise ValueError(f"cannot choose {count} of {available} weights")
     if count == 0:
         return [torch.zeros_like(candidate) for candidate in candidates]
-    if count == available:
-        return [candidate.clone() for candidate in candidates]
-
-    threshold, ties = _kth(scores, candidates, count, dtype)
-
-    chosen = []
-    for i, candidate in enumerate(candidates):
-        keys = _ordered(scores(i), dtype)
-        equal = candidate & (keys == threshold)
-        number = int(equal.sum())
-        if number > ties:  # the first ones only
-            equal &= (equal.flatten().cumsum(0) <= ties).view_as(equal)
-        ties -= min(number, ties)
-        chosen.append(equal | (candidate & (keys < threshold)))
-    if sum(int(mark.sum()) for mark in chosen) != count:
-        raise RuntimeError(
-            "the criterion gave other scores when asked again for the same weights; it must be a pure function of "
-            "its arguments (for random scores, ask for the statistic `uniform`)"
-        )
+    histogram = _leading_histogram(scores, candidates, dtype)
+    prefix, rank = _find(histogram, count)
+    inside = int(histogram[prefix])
+    prefix -= _BINS // 2
+    if inside <= max(candidate.numel() for candidate in candidates):
+        chosen = _take_few(scores, candidates, prefix, inside, rank, dtype)
+    else:
+        chosen = _take_many(scores, candidates, prefix, rank, dtype)
+    if _count(chosen) != count:
+        raise _impure()
     return chosen
 
 
@@ -73,10 +72,13 @@ def choose(
     dtype: torch.dtype = torch.float32,
 ) -> list[Tensor]:
     """Marks what to prune so that exactly `keep` weights stay, and at least `floors[i]` of them in layer `i`."""
-    kept = [int(mask.sum()) for mask in alive]
+    kept = [_count([mask]) for mask in alive]
 
     def lowest(i: int, count: int) -> Tensor:
-        return smallest(lambda _: scores(i), [alive[i]], count, dtype=dtype)[0]
+        try:
+            return smallest(lambda _: scores(i), [alive[i]], count, dtype=dtype)[0]
+        except NotFiniteError:
+            raise NotFiniteError(i) from None
 
     if per_layer:
         quota = apportion([mask.numel() for mask in alive], keep, floors)
@@ -115,28 +117,109 @@ def apportion(sizes: Sequence[int], keep: int, floors: Sequence[int]) -> list[in
     return [n - gone for n, gone in zip(sizes, result, strict=True)]
 
 
-def _kth(scores: Scores, candidates: Sequence[Tensor], count: int, dtype: torch.dtype) -> tuple[int, int]:
-    """The key of the `count`-th smallest score, and how many scores of exactly that key are among the smallest."""
-    highest = torch.finfo(dtype).bits - _DIGIT
-    prefix, rank = 0, count
-    for shift in range(highest, -1, -_DIGIT):
+def _count(marks: Sequence[Tensor]) -> int:
+    return sum(int(torch.count_nonzero(mark)) for mark in marks)
+
+
+def _leading_histogram(scores: Scores, candidates: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    """How many candidates have each leading digit, in the order of the scores."""
+    bits, exponent = torch.finfo(dtype).bits, 8 if dtype == torch.float32 else 11
+    total = torch.zeros(_BINS, dtype=torch.int64, device="cpu")
+    for i, candidate in enumerate(candidates):
+        digits = (_bits(scores(i), dtype) >> (bits - _DIGIT)).add_(_BINS // 2 + 1)
+        digits.mul_(candidate)  # all others into a first bin of their own
+        counts = torch.bincount(digits.flatten(), minlength=_BINS + 1)[1:].cpu()
+        # Negative numbers come first, and the larger their bits the smaller they are.
+        counts = torch.cat([counts[: _BINS // 2].flip(0), counts[_BINS // 2 :]])
+        beyond = 1 << (_DIGIT - 1 - exponent)  # an exponent of all ones is an infinity or NaN
+        if counts[:beyond].any() or counts[-beyond:].any():
+            raise NotFiniteError(i)
+        total += counts
+    return total
+
+
+def _find(histogram: Tensor, rank: int) -> tuple[int, int]:
+    """The bin that holds the `rank`-th, counted from 1, and its rank in there."""
+    below = histogram.cumsum(0)
+    place = int(torch.searchsorted(below, rank))
+    return place, rank - (int(below[place - 1]) if place else 0)
+
+
+def _take_few(
+    scores: Scores, candidates: Sequence[Tensor], prefix: int, inside: int, rank: int, dtype: torch.dtype
+) -> list[Tensor]:
+    """All below the range of a leading digit, and the `rank` smallest of the few inside it, which are sorted."""
+    low, high = _range(prefix, dtype)
+    chosen, places, values = [], [], []
+    for i, candidate in enumerate(candidates):
+        score = scores(i).to(dtype)
+        below = (score < low).logical_and_(candidate)
+        up_to = (score <= high).logical_and_(candidate)
+        chosen.append(below)
+        place = (below ^ up_to).flatten().nonzero().squeeze(1)
+        places.append(place)
+        values.append(score.flatten()[place].cpu())
+    order = torch.cat(values).argsort(stable=True)
+    if len(order) != inside:
+        raise _impure()
+    picked = torch.zeros(inside, dtype=torch.bool, device="cpu")
+    picked[order[:rank]] = True
+    for mark, place, pick in zip(chosen, places, picked.split([len(place) for place in places]), strict=True):  # type: ignore[no-untyped-call]
+        few = torch.zeros(mark.numel(), dtype=torch.bool, device=mark.device)
+        few[place[pick.to(place.device)]] = True
+        mark |= few.view(mark.shape)
+    return chosen
+
+
+def _take_many(
+    scores: Scores, candidates: Sequence[Tensor], prefix: int, rank: int, dtype: torch.dtype
+) -> list[Tensor]:
+    """The same where many share a leading digit: digit by digit to the very score, and of its equals the first ones."""
+    for shift in range(torch.finfo(dtype).bits - 2 * _DIGIT, -1, -_DIGIT):
         histogram = torch.zeros(_BINS, dtype=torch.int64, device="cpu")
         for i, candidate in enumerate(candidates):
             keys = _ordered(scores(i), dtype)[candidate]
-            if shift == highest:
-                digits = (keys >> shift) + _BINS // 2  # keys are signed
-            else:
-                digits = keys[keys >> (shift + _DIGIT) == prefix] >> shift & (_BINS - 1)
+            digits = keys[keys >> (shift + _DIGIT) == prefix] >> shift & (_BINS - 1)
             histogram += torch.bincount(digits, minlength=_BINS).cpu()
-        below = histogram.cumsum(0)
-        digit = int(torch.searchsorted(below, rank))
-        rank -= int(below[digit - 1]) if digit else 0
-        prefix = digit - _BINS // 2 if shift == highest else prefix << _DIGIT | digit
-    return prefix, rank
+        digit, rank = _find(histogram, rank)
+        prefix = prefix << _DIGIT | digit
+    chosen = []
+    for i, candidate in enumerate(candidates):
+        keys = _ordered(scores(i), dtype)
+        equal = candidate & (keys == prefix)
+        number = int(equal.sum())
+        if number > rank:
+            equal &= (equal.flatten().cumsum(0) <= rank).view(equal.shape)
+        rank -= min(number, rank)
+        chosen.append(equal | (candidate & (keys < prefix)))
+    return chosen
+
+
+def _bits(scores: Tensor, dtype: torch.dtype) -> Tensor:
+    return (scores.to(dtype) + 0.0).view(_integer(dtype))  # + 0.0: -0.0 becomes 0.0, for they are equal
 
 
 def _ordered(scores: Tensor, dtype: torch.dtype) -> Tensor:
     """Integers in the order of the scores: a float's bits, with those below the sign turned over where it is set."""
-    integer = torch.int64 if dtype == torch.float64 else torch.int32
-    bits = (scores.to(dtype) + 0.0).view(integer)  # + 0.0: -0.0 becomes 0.0, for they are equal
-    return bits ^ (bits >> (torch.iinfo(integer).bits - 1) & torch.iinfo(integer).max)
+    bits = _bits(scores, dtype)
+    return bits ^ (bits >> (torch.finfo(dtype).bits - 1) & torch.iinfo(bits.dtype).max)
+
+
+def _range(prefix: int, dtype: torch.dtype) -> tuple[float, float]:
+    """The smallest and the largest score with a leading digit."""
+    shift, most = torch.finfo(dtype).bits - _DIGIT, torch.iinfo(_integer(dtype)).max
+    keys = torch.tensor([prefix << shift, (prefix << shift) + (1 << shift) - 1], dtype=_integer(dtype), device="cpu")
+    bits = keys ^ (keys >> (torch.finfo(dtype).bits - 1) & most)
+    low, high = bits.view(dtype).tolist()
+    return low, high
+
+
+def _integer(dtype: torch.dtype) -> torch.dtype:
+    return torch.int64 if dtype == torch.float64 else torch.int32
+
+
+def _impure() -> RuntimeError:
+    return RuntimeError(
+        "the criterion gave other scores when asked again for the same weights; it must be a pure function of its "
+        "arguments (for random scores, ask for the statistic `uniform`)"
+    )

@@ -67,7 +67,8 @@ class DeepR(Pruner):
     def _settle(self) -> None:
         had = [layer.kept for layer in self.layers]
         for layer in self.layers:
-            self._check_finite(layer, layer.weight, "weights")  # a NaN would pass for a change of sign
+            if not torch.isfinite(layer.weight).logical_or_(~layer.mask).all():
+                raise self._not_finite(layer, "weights")  # a NaN would pass for a change of sign
         for layer in self.layers:
             layer.mask &= layer.weight * self.signs[layer.name] >= 0
             layer.zero()
