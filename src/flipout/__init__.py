@@ -3,19 +3,12 @@ asked for."""
 
 from . import criteria
 from .aim import AimTest
-from .methods import (
-    METHODS,
-    SNIP,
-    DeepR,
-    Dense,
-    FlipOut,
-    GlobalMagnitude,
-    HoyerSquare,
-    KeepZeros,
-    Lottery,
-    MagnitudeUncertainty,
-    Random,
-)
+from .methods import METHODS
+from .methods.deep_r import DeepR
+from .methods.gradual import Dense, FlipOut, GlobalMagnitude, KeepZeros, MagnitudeUncertainty, Random
+from .methods.hoyer import HoyerSquare
+from .methods.lottery import Lottery
+from .methods.snip import SNIP
 from .noise import GradientNoise
 from .progress import DeadLayerWarning, DivergenceWarning, UnfinishedWarning
 from .pruner import Pruner

@@ -8,8 +8,8 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from .attached import mask_of
 from .layers import Patterns, find_layers
-from .pruner import mask_of
 from .stepping import Stepping, check_optimizer
 
 Hypothesis = float | Tensor | Mapping[str, float | Tensor]

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import gc
-import math
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
-from decimal import Decimal
-from numbers import Integral
 from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
+from . import attached
 from .layers import Layer, Patterns, find_layers, named_tensors
 from .noise import GradientNoise, as_noise, warn_of_divergence
 from .progress import DeadLayerWarning, Event, Progress
 from .schedules import Pruning, Schedule
-from .selection import NotFiniteError, choose
+from .selection import NotFiniteError, choose, read_floor
 from .settings import describe, difference, requested
 from .statistics import STATISTICS, Place, Statistic
 from .stepping import Stepping, check_optimizer
@@ -75,12 +72,13 @@ class Pruner:
         if self.noise is not None:
             warn_of_divergence(self.noise, optimizer, schedule.steps)
         self.layers = find_layers(model, optimizer, include, exclude)
-        _refuse_second(self)
+        attached.refuse_second(self.layers)
         self.events: list[Event] = []
         self._dead: set[str] = set()
         self._plan = schedule.plan(self.prunable)
         self._progress = Progress(self._plan[-1].step if self._plan else 0, schedule.steps)
-        self.floor, self._floors = floor, self._read_floor(floor)
+        least = min((p.nonzero for p in self._plan if p.nonzero is not None), default=self.prunable)
+        self.floor, self._floors = floor, read_floor(floor, [layer.weight.numel() for layer in self.layers], least)
         known: dict[str, StatisticMaker] = {**STATISTICS, **(statistics or {})}
         self._tracked = {key: known[key] for key in requested(criterion, known)}
         for layer in self.layers:
@@ -91,7 +89,7 @@ class Pruner:
             self._prune_at_once()
         self._stepping = Stepping(optimizer, self._before_step, self._after_step)
         self._farewell = weakref.finalize(self, Progress.warn, self._progress)
-        _attached.add(self)
+        attached.add(self)
 
     # What a user reads.
 
@@ -159,10 +157,9 @@ class Pruner:
 
     def remove(self) -> None:
         """Ends pruning: the zeros stay where they are, but are no longer kept at zero."""
-        if self in _attached:
+        if attached.discard(self):
             self._stepping.remove()
             self._farewell.detach()
-            _attached.discard(self)
             self._progress.warn()
 
     def state_dict(self) -> dict[str, Any]:
@@ -349,40 +346,6 @@ class Pruner:
 
     def _load_extra_state(self, extra: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Takes it back."""
-
-    def _read_floor(self, floor: int | float) -> list[int]:
-        if not 0 <= floor < math.inf or (not isinstance(floor, Integral) and floor > 1):
-            raise ValueError(f"floor is {floor}; give a whole number of weights, or a share of them between 0 and 1")
-        share = None if isinstance(floor, Integral) else Decimal(repr(float(floor)))
-        sizes = [layer.weight.numel() for layer in self.layers]
-        floors = [min(int(floor), n) if share is None else math.ceil(share * n) for n in sizes]
-        least = min((p.nonzero for p in self._plan if p.nonzero is not None), default=self.prunable)
-        if sum(floors) > least:
-            raise ValueError(
-                f"floor={floor} keeps {sum(floors):,} weights over {len(floors)} layers, but the sparsity asked for "
-                f"leaves only {least:,}: lower the floor or the sparsity"
-            )
-        return floors
-
-
-_attached: weakref.WeakSet[Pruner] = weakref.WeakSet()
-
-
-def _refuse_second(pruner: Pruner) -> None:
-    mine = {id(layer.weight) for layer in pruner.layers}
-    if any(id(layer.weight) in mine for other in _attached for layer in other.layers):
-        gc.collect()  # one that nobody holds any more lives on in a cycle with its optimizer
-    for other in _attached:
-        if shared := [layer.name for layer in other.layers if id(layer.weight) in mine]:
-            raise ValueError(
-                f"{', '.join(shared)} already belongs to {other!r}: call remove() on that one first, or give each "
-                "pruner its own weights with include= and exclude="
-            )
-
-
-def mask_of(weight: Tensor) -> Tensor | None:
-    """The mask of a weight, if a pruner is attached to it."""
-    return next((layer.mask for pruner in _attached for layer in pruner.layers if layer.weight is weight), None)
 
 
 def _clones(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

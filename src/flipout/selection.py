@@ -8,7 +8,10 @@ other bits. At most one tensor's scores are in memory, and histograms add up, wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from decimal import Decimal
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -86,6 +89,20 @@ def choose(
     # What a floor protects in its layer are the highest scores; the rest is ranked over the whole network.
     candidates = [lowest(i, max(0, kept[i] - floor)) if floor else alive[i] for i, floor in enumerate(floors)]
     return smallest(scores, candidates, sum(kept) - keep, dtype=dtype)
+
+
+def read_floor(floor: int | float, sizes: Sequence[int], least: int) -> list[int]:
+    """How many weights each layer keeps at the least, of a number or a share; all layers together at most `least`."""
+    if not 0 <= floor < math.inf or (not isinstance(floor, Integral) and floor > 1):
+        raise ValueError(f"floor is {floor}; give a whole number of weights, or a share of them between 0 and 1")
+    share = None if isinstance(floor, Integral) else Decimal(repr(float(floor)))
+    floors = [min(int(floor), n) if share is None else math.ceil(share * n) for n in sizes]
+    if sum(floors) > least:
+        raise ValueError(
+            f"floor={floor} keeps {sum(floors):,} weights over {len(floors)} layers, but the sparsity asked for leaves "
+            f"only {least:,}: lower the floor or the sparsity"
+        )
+    return floors
 
 
 def apportion(sizes: Sequence[int], keep: int, floors: Sequence[int]) -> list[int]:

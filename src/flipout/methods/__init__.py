@@ -21,17 +21,3 @@ METHODS: dict[str, Callable[..., Pruner]] = {
     "dense": Dense,
     "keep-zeros": KeepZeros,
 }
-
-__all__ = [
-    "METHODS",
-    "SNIP",
-    "DeepR",
-    "Dense",
-    "FlipOut",
-    "GlobalMagnitude",
-    "HoyerSquare",
-    "KeepZeros",
-    "Lottery",
-    "MagnitudeUncertainty",
-    "Random",
-]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import nn
 
 from .. import criteria
 from ..noise import GradientNoise
-from ..pruner import Pruner
+from ..pruner import Criterion, Pruner
 from ..schedules import Never
 from ..statistics import Deviation
 from .options import CommonOptions, Options, ScheduleChoice, schedule_for
@@ -49,44 +49,41 @@ class FlipOut(Pruner):
         )
 
 
-class GlobalMagnitude(Pruner):
+class _Scored(Pruner):
+    """A criterion without settings, under a schedule."""
+
+    score: ClassVar[Criterion]
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        sparsity: float,
+        steps: int,
+        schedule: ScheduleChoice = None,
+        **options: Unpack[Options],
+    ) -> None:
+        planned = schedule_for(schedule, sparsity, steps)
+        super().__init__(model, optimizer, criterion=type(self).score, schedule=planned, **options)
+
+
+class GlobalMagnitude(_Scored):
     """Prunes the smallest weights. With noise it is the paper's ablation, with `scope="layer"` Han et al.'s method.
 
     pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.99, steps=steps)
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        *,
-        sparsity: float,
-        steps: int,
-        schedule: ScheduleChoice = None,
-        **options: Unpack[Options],
-    ) -> None:
-        planned = schedule_for(schedule, sparsity, steps)
-        super().__init__(model, optimizer, criterion=criteria.magnitude, schedule=planned, **options)
+    score = staticmethod(criteria.magnitude)
 
 
-class Random(Pruner):
+class Random(_Scored):
     """Prunes any weight as soon as any other: the control.
 
     pruner = flipout.Random(model, optimizer, sparsity=0.99, steps=steps, seed=1)
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        *,
-        sparsity: float,
-        steps: int,
-        schedule: ScheduleChoice = None,
-        **options: Unpack[Options],
-    ) -> None:
-        planned = schedule_for(schedule, sparsity, steps)
-        super().__init__(model, optimizer, criterion=criteria.random, schedule=planned, **options)
+    score = staticmethod(criteria.random)
 
 
 class MagnitudeUncertainty(Pruner):
