@@ -291,6 +291,14 @@ def test_devices_that_are_not_there(options: dict[str, Any], message: str, tmp_p
         train(settings(**options), tmp_path)
 
 
+def test_settings_that_no_run_came_of_do_not_stand_in_the_way(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match="--device"):
+        train(settings(device="quantum"), tmp_path)
+    with pytest.raises(LabError, match="cannot be read as safetensors"):
+        train(settings(init=str(tmp_path / "absent")), tmp_path)
+    assert train(settings(), tmp_path)["method"] == "flipout"
+
+
 def test_dead_layers_are_told(tmp_path: Path) -> None:
     result = train(settings(method="random", sparsity=0.9999, model="mlp", width=0.1), tmp_path)
     assert result["dead_layers"]

@@ -42,7 +42,7 @@ def attach(
         if settings.method == "snip":
             options |= {"batches": list(batches(settings.snip_batches or 10)), "loss_fn": nn.functional.cross_entropy}
         return flipout.METHODS[settings.method](model, optimizer, steps=steps, **options)
-    except ValueError as error:  # the library's own word for settings that cannot be
+    except (ValueError, FloatingPointError) as error:  # the library's own words for what cannot be
         raise LabError(str(error)) from error
 
 

@@ -62,9 +62,10 @@ def train(
             return read_json(folder / RESULT)
         remove_leftovers(folder)
         remove_leftovers(folder / CHECKPOINTS)
-        write_json(folder / CONFIG, {"settings": settings.described(), "versions": versions()})
         run = Run(settings, folder, view or Quiet(), trackers)
         try:
+            # Only now: settings that no run came of must not stand in the way of better ones.
+            write_json(folder / CONFIG, {"settings": settings.described(), "versions": versions()})
             return run.go()
         finally:
             run.close()
