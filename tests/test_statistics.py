@@ -10,25 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import flipout
-from flipout.statistics import Deviation, Flips, Gradient, Place
+from flipout.statistics import Deviation, Gradient, Place
 from tests.helpers import batches, cross_entropy, mlp, sgd, train
-
-VALUES = st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e-40, -1e-40, 0.3, -2.0])
-
-
-@given(st.integers(1, 6).flatmap(lambda n: st.lists(st.lists(VALUES, min_size=n, max_size=n), min_size=1, max_size=12)))
-def test_flips_against_a_recount(history: list[list[float]]) -> None:
-    weight = torch.tensor(history[0])
-    flips = Flips(weight, Place())
-    alive = torch.ones_like(weight, dtype=torch.bool)
-    for values in history[1:]:
-        flips.before(weight, None)
-        weight = torch.tensor(values)
-        flips.after(weight, alive)
-    signs = np.sign(np.array(history))
-    expected = (signs[1:] != signs[:-1]).sum(0)
-    assert flips.value(weight, 0).tolist() == expected.tolist()
-    assert not flips.value(weight, 0).is_floating_point()
 
 
 def test_flips_in_training_against_recorded_weights() -> None:
@@ -44,7 +27,8 @@ def test_flips_in_training_against_recorded_weights() -> None:
         optimizer.zero_grad()
         cross_entropy(model(x), y).backward()
         if number % 7 == 3:
-            parameters["2.weight"].data[0] *= -1  # not by an optimizer step
+            with torch.no_grad():
+                parameters["2.weight"][0] *= -1  # not by an optimizer step
         before = {name: parameters[name].detach().sign() for name in expected}
         pruned = {name: ~mask for name, mask in pruner.masks.items()}
         frozen = {name: flips[pruned[name]].clone() for name, flips in pruner.statistics["flips"].items()}

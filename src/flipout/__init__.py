@@ -10,7 +10,7 @@ from .methods.hoyer import HoyerSquare
 from .methods.lottery import Lottery
 from .methods.snip import SNIP
 from .noise import GradientNoise
-from .progress import DeadLayerWarning, DivergenceWarning, UnfinishedWarning
+from .progress import DeadLayerWarning, DivergenceWarning, NotCompiledWarning, UnfinishedWarning
 from .pruner import Pruner
 from .schedules import Cubic, Geometric, OneShot, Schedule
 from .statistics import Statistic
@@ -34,6 +34,7 @@ __all__ = [
     "KeepZeros",
     "Lottery",
     "MagnitudeUncertainty",
+    "NotCompiledWarning",
     "OneShot",
     "Pruner",
     "Random",

@@ -13,10 +13,8 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd
 from torch.optim.swa_utils import AveragedModel
 
+from .kernels import masked
 from .statistics import Statistic
-
-INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""The integers of as many bytes as a float."""
 
 Predicate = Callable[[str, nn.Module, nn.Parameter], bool]
 Patterns = str | Iterable[str] | Predicate
@@ -43,6 +41,11 @@ class Layer:
         """Whether nothing is pruned yet, so that there is nothing to mask."""
         return self.kept == self.mask.numel()
 
+    @property
+    def bytes(self) -> torch.Tensor:
+        """The mask as bytes of 0 and 1."""
+        return self.mask.view(torch.uint8)
+
     def count(self) -> int:
         """Counts anew what the mask keeps."""
         self.kept = int(torch.count_nonzero(self.mask))
@@ -53,12 +56,8 @@ class Layer:
         self.clear(self.weight)
 
     def clear(self, tensor: torch.Tensor) -> None:
-        """Zeroes a tensor in place where weights are pruned, whatever is there, NaN included: 0.0 is all bits clear.
-
-        (Torch fills or chooses by a mask of booleans several times more slowly than it computes with integers.)
-        """
-        integer = INTEGERS[tensor.element_size()]
-        tensor.view(integer).bitwise_and_(self.mask.to(integer).neg_())
+        """Zeroes a tensor in place where weights are pruned, whatever is there, NaN included."""
+        tensor.copy_(masked(tensor, self.bytes))
 
 
 def find_layers(

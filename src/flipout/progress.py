@@ -19,6 +19,10 @@ class DivergenceWarning(UserWarning):
     """The noise asked for is too large to train with."""
 
 
+class NotCompiledWarning(UserWarning):
+    """What was to be compiled runs as it stands: the same results, more slowly."""
+
+
 class Event(NamedTuple):
     """A pruning that took place: after which step, to which sparsity, and what each layer has left."""
 

@@ -10,7 +10,8 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from . import attached
+from . import attached, compiling
+from .compiling import Compile
 from .layers import Layer, Patterns, find_layers, named_tensors
 from .noise import GradientNoise, as_noise, warn_of_divergence
 from .progress import DeadLayerWarning, Event, Progress
@@ -20,6 +21,7 @@ from .settings import describe, difference, requested
 from .statistics import STATISTICS, Place, Statistic
 from .stepping import Stepping, check_optimizer
 from .summary import Plan, Summary, summarize
+from .work import Work
 
 Criterion = Callable[..., Tensor]
 StatisticMaker = Callable[[Tensor, Place], Statistic]
@@ -44,6 +46,8 @@ class Pruner:
         exclude: which weights to leave alone.
         statistics: statistics of your own by name, or known ones with other settings.
         seed: of the statistic `uniform`, and of noise given as a number.
+        compile: run the work around a step under `torch.compile`; "auto" does so where the run is long enough to repay
+            it, which its steps and sizes alone decide.
     """
 
     def __init__(
@@ -60,10 +64,13 @@ class Pruner:
         exclude: Patterns | None = None,
         statistics: Mapping[str, StatisticMaker] | None = None,
         seed: int = 0,
+        compile: Compile = "auto",  # noqa: A002
     ) -> None:
         check_optimizer(optimizer)
         if scope not in ("global", "layer"):
             raise ValueError(f"scope is {scope!r}; give 'global' or 'layer'")
+        if compile not in (True, False, "auto"):
+            raise ValueError(f"compile is {compile!r}; give True, False or 'auto'")
         self.model, self.optimizer = model, optimizer
         self.criterion, self.schedule, self.scope, self.seed = criterion, schedule, scope, seed
         self.noise = as_noise(noise, seed)
@@ -84,6 +91,7 @@ class Pruner:
         for layer in self.layers:
             place = Place(layer.number, seed)
             layer.trackers = {key: make(layer.weight.detach(), place) for key, make in self._tracked.items()}
+        self._work = Work(self.noise, self._pays() if compile == "auto" else compile)
         with torch.no_grad():
             self._begin()
             self._prune_at_once()
@@ -167,6 +175,7 @@ class Pruner:
         return {
             "settings": describe(self._settings()),
             "step": self.step,
+            "compiled": self._work.compiled,
             "masks": _clones(self.masks),
             "statistics": {
                 key: {layer.name: _clones(layer.trackers[key].state) for layer in self.layers} for key in self._tracked
@@ -178,7 +187,7 @@ class Pruner:
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> Self:
         """Goes on from a saved state. The model's own weights may be loaded before or after."""
-        if missing := {"settings", "step", "masks", "statistics", "events", "extra"} - set(state):
+        if missing := {"settings", "step", "compiled", "masks", "statistics", "events", "extra"} - set(state):
             raise ValueError(f"this is not the state of a pruner: it has no {', '.join(sorted(missing))}")
         if lines := difference(state["settings"], describe(self._settings())):
             raise ValueError("the state was saved under other settings than this pruner's:\n  " + "\n  ".join(lines))
@@ -190,6 +199,8 @@ class Pruner:
             for key, tracker in layer.trackers.items():
                 for part, tensor in tracker.state.items():
                     tensor.copy_(state["statistics"][key][layer.name][part])
+                tracker.loaded()
+        self._work = Work(self.noise, state["compiled"])  # the same path, for the same bits
         self._load_extra_state(state["extra"])
         self.events[:] = [Event(**event) for event in state["events"]]
         self._progress.step, self._progress.finished = state["step"], self.finished
@@ -203,24 +214,22 @@ class Pruner:
             if layer.weight.grad is not None and layer.weight.grad.layout != torch.strided:
                 raise ValueError(f"{layer.name} has a sparse gradient: use sparse=False there, or exclude= it")
         for layer in self.layers:
-            grad = layer.weight.grad
-            if grad is not None and not layer.dense:
-                layer.clear(grad)
-            scale = scale.to(layer.weight.device) if isinstance(scale, Tensor) else scale
-            unscaled = grad / scale if grad is not None and isinstance(scale, Tensor) else grad
-            for tracker in layer.trackers.values():
-                tracker.before(layer.weight, unscaled)
-            if grad is not None and (noise := self._noise(layer, grad, scale)) is not None:
-                if not layer.dense:
-                    layer.clear(noise)
-                grad.add_(noise)
+            if looking := [tracker for tracker in layer.trackers.values() if tracker.looks_before]:
+                grad = self._loss_gradient(layer, scale)
+                for tracker in looking:
+                    tracker.before(layer.weight, grad)
+        self._perturb(scale)
 
-    def _noise(self, layer: Layer, grad: Tensor, scale: Tensor | float) -> Tensor | None:
-        """What is added to a gradient that a scaler has multiplied by `scale`."""
-        if self.noise is None or self.noise.scale == 0:
-            return None
-        noise = self.noise.sample(layer.weight, grad, step=self.step, tensor=layer.number)
-        return noise if self.noise.relative_to == "gradient" else noise * scale
+    def _loss_gradient(self, layer: Layer, scale: Tensor | float) -> Tensor | None:
+        """The gradient of the loss itself, masked, where a scaler has multiplied it by `scale`."""
+        grad = layer.weight.grad
+        if grad is not None and not layer.dense:
+            layer.clear(grad)
+        return grad / scale.to(grad.device) if grad is not None and isinstance(scale, Tensor) else grad
+
+    def _perturb(self, scale: Tensor | float) -> None:
+        """Masks the gradients, and adds noise to them."""
+        self._work.before(self.layers, self.step, scale)
 
     def _after_step(self) -> None:
         for layer in self.layers:
@@ -232,10 +241,8 @@ class Pruner:
         self._prune_due()
 
     def _settle(self) -> None:
-        """Brings the weights back under the masks after an update."""
-        for layer in self.layers:
-            if not layer.dense:
-                layer.zero()
+        """Counts flips, and brings the weights back under the masks after an update."""
+        self._work.after(self.layers)
 
     # A pruning.
 
@@ -300,7 +307,9 @@ class Pruner:
 
     def _scores(self, number: int) -> Tensor:
         layer = self.layers[number]
-        scores = self.criterion(**{key: self._value(layer, key) for key in self._tracked})
+        scores = self._work.scores(
+            layer, self.criterion, lambda: {key: self._value(layer, key) for key in self._tracked}
+        )
         if scores.shape != layer.weight.shape:
             raise ValueError(
                 f"the criterion gives scores of shape {tuple(scores.shape)} for {layer.name} of shape "
@@ -339,6 +348,11 @@ class Pruner:
             "seed": self.seed,
             "weights": {layer.name: list(layer.weight.shape) for layer in self.layers},
         }
+
+    def _pays(self) -> bool:
+        """Whether compiling pays, which it only does for more than masks."""
+        works = (self.noise is not None and self.noise.scale > 0) or "flips" in self._tracked
+        return works and compiling.pays([layer.weight.numel() for layer in self.layers], self.schedule.steps)
 
     def _extra_state(self) -> dict[str, dict[str, Tensor]]:
         """What a method keeps beyond masks and statistics."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from .kernels import note_signs, read_flips, wide
 from .noise import uniform as uniform_numbers
 
 
@@ -24,6 +26,12 @@ class Statistic:
     A statistic of your own overrides what it needs, and is given to a pruner as `statistics={"name": YourStatistic}`.
     """
 
+    looks_before: ClassVar[bool] = False
+    """Whether there is a `before` to call."""
+
+    def __init_subclass__(cls) -> None:
+        cls.looks_before = cls.before is not Statistic.before
+
     def __init__(self, weight: Tensor, place: Place) -> None:
         self.place = place
         self.state: dict[str, Tensor] = {}
@@ -34,6 +42,9 @@ class Statistic:
     def after(self, weight: Tensor, alive: Tensor) -> None:
         """Called after each optimizer step; `alive` is the mask."""
 
+    def loaded(self) -> None:
+        """Called when another state was loaded."""
+
     def value(self, weight: Tensor, step: int) -> Tensor:
         """What the criterion is given: a tensor of the weight's shape."""
         raise NotImplementedError
@@ -43,25 +54,41 @@ class Weight(Statistic):
     """The weight itself, in float32 at least, so that a power of a half-precision weight does not vanish."""
 
     def value(self, weight: Tensor, step: int) -> Tensor:
-        return weight if weight.dtype == torch.float64 else weight.float()
+        return wide(weight)
 
 
 class Flips(Statistic):
-    """How many optimizer steps changed the weight's sign, of -1, 0 and 1 (Eq. 1b); frozen where pruned."""
+    """How many optimizer steps changed the weight's sign, of -1, 0 and 1 (Eq. 1b); frozen where pruned.
+
+    Two bytes hold the sign before the current step and a count of up to `kernels.LIMIT`. The pruner does the counting
+    along with the masking, in one loop (`kernels.count_flips`).
+    """
 
     def __init__(self, weight: Tensor, place: Place) -> None:
         super().__init__(weight, place)
-        self.state["flips"] = torch.zeros_like(weight, dtype=torch.int32)
+        self.state["low"] = torch.zeros_like(weight, dtype=torch.uint8)
+        self.state["high"] = torch.zeros_like(weight, dtype=torch.uint8)
+        self.loaded()
 
-    def before(self, weight: Tensor, grad: Tensor | None) -> None:
-        # Read before each step, not kept from the last: what else changes a weight between steps is not a flip.
-        self.sign = sign(weight)
+    @property
+    def planes(self) -> tuple[Tensor, Tensor]:
+        return self.state["low"], self.state["high"]
 
-    def after(self, weight: Tensor, alive: Tensor) -> None:
-        self.state["flips"] += alive & (sign(weight) != self.sign)
+    def note(self, weight: Tensor) -> None:
+        """Before a step: what else changes a weight between steps is not a flip, so the signs are read anew if
+        something has. (Torch counts the changes of a tensor. It does not see those made through `.data`.)"""
+        if weight._version != self._version:
+            note_signs(weight, self.state["high"])
+
+    def seen(self, weight: Tensor) -> None:
+        """The signs noted are those of the weight as it is now."""
+        self._version = weight._version
+
+    def loaded(self) -> None:
+        self._version = -1
 
     def value(self, weight: Tensor, step: int) -> Tensor:
-        return self.state["flips"]
+        return read_flips(*self.planes)
 
 
 class Gradient(Statistic):
@@ -113,11 +140,6 @@ class Uniform(Statistic):
         return uniform_numbers(
             weight.shape, seed=self.place.seed, step=step, tensor=self.place.tensor, device=weight.device
         )
-
-
-def sign(weight: Tensor) -> Tensor:
-    """`sgn(theta)` in {-1, 0, 1}, one byte each."""
-    return weight.sign().to(torch.int8)
 
 
 STATISTICS: dict[str, type[Statistic]] = {

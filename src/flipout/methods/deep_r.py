@@ -56,13 +56,19 @@ class DeepR(Pruner):
             drawn = uniform(weight.shape, seed=self.seed, step=-1, tensor=layer.number, device=weight.device) - 0.5
             self.signs[layer.name] = torch.where(weight != 0, weight, drawn).sign().to(torch.int8)
 
-    def _noise(self, layer: Layer, grad: Tensor, scale: Tensor | float) -> Tensor:
+    def _perturb(self, scale: Tensor | float) -> None:
+        for layer in self.layers:
+            if (grad := layer.weight.grad) is not None:
+                grad += self._pull(layer, grad) * (scale.to(grad.device) if isinstance(scale, Tensor) else scale)
+                layer.clear(grad)
+
+    def _pull(self, layer: Layer, grad: Tensor) -> Tensor:
         group = next(g for g in self.optimizer.param_groups if any(p is layer.weight for p in g["params"]))
         rate, pull = float(group["lr"]), -self.l1 if group.get("maximize") else self.l1
         temperature = rate * self.l1**2 / 18 if self.temperature is None else self.temperature
         deviation = math.sqrt(2 * temperature / rate) if rate else 0.0
         noise = normal(grad.shape, seed=self.seed, step=self.step, tensor=layer.number, device=grad.device)
-        return (noise * deviation + self.signs[layer.name] * pull) * scale
+        return noise * deviation + self.signs[layer.name] * pull
 
     def _settle(self) -> None:
         had = [layer.kept for layer in self.layers]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, TypedDict
 
+from ..compiling import Compile
 from ..layers import Patterns
 from ..noise import GradientNoise
 from ..schedules import Geometric, Schedule
@@ -21,6 +22,7 @@ class CommonOptions(TypedDict, total=False):
     include: Patterns | None
     exclude: Patterns | None
     seed: int
+    compile: Compile
 
 
 class Options(CommonOptions, total=False):

@@ -1,0 +1,169 @@
+"""When the step is compiled, what a resumed run does, and what happens where there is no compiler."""
+
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+
+import flipout
+from flipout import NotCompiledWarning, compiling, kernels
+from tests.helpers import cross_entropy, mlp, sgd, train
+
+
+def trained(compile: bool, steps: int = 40) -> tuple[nn.Module, flipout.Pruner]:  # noqa: A002
+    model = mlp()
+    optimizer = sgd(model)
+    pruner = flipout.FlipOut(model, optimizer, sparsity=0.8, steps=steps, noise=0.5, compile=compile)
+    train(model, optimizer, steps)
+    return model, pruner
+
+
+def test_a_compiled_training_goes_as_an_uncompiled_one() -> None:
+    """Rounding differs in the last bits of the noise, so the weights drift apart, slowly; the counts of pruned and kept
+    are exact either way."""
+    (fast, quick), (slow, plain) = trained(True), trained(False)
+    assert quick.state_dict()["compiled"] is True
+    assert plain.state_dict()["compiled"] is False
+    assert quick.nonzero == plain.nonzero
+    for a, b in zip(fast.parameters(), slow.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0.02, atol=0.02)
+    agree = sum(int((quick.masks[name] == mask).sum()) for name, mask in plain.masks.items())
+    assert agree >= 0.98 * plain.prunable
+
+
+def test_nothing_is_compiled_again_after_two_steps() -> None:
+    model = nn.Sequential(nn.Linear(70, 80), nn.ReLU(), nn.Linear(80, 30), nn.Linear(30, 4))
+    optimizer = sgd(model)
+    flipout.FlipOut(model, optimizer, sparsity=0.9, steps=60, compile=True)
+
+    def steps(number: int) -> None:
+        for _ in range(number):
+            optimizer.zero_grad()
+            cross_entropy(model(torch.randn(8, 70)), torch.randint(4, (8,))).backward()
+            optimizer.step()
+
+    steps(4)  # the first pruning, which compiles its scores, is at step 3
+    frames = counters["stats"]["unique_graphs"]
+    steps(50)
+    assert counters["stats"]["unique_graphs"] == frames
+
+
+@pytest.mark.parametrize("compile", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("layout", ["channels last", "transposed", "vector"])
+def test_weights_that_do_not_lie_in_rows(layout: str, compile: bool) -> None:  # noqa: A002
+    """The same noise and counts as for a copy that does."""
+    masks, weights = [], []
+    for odd in (False, True):
+        torch.manual_seed(0)
+        weight = {"channels last": torch.randn(6, 5, 3, 3), "transposed": torch.randn(9, 8), "vector": torch.randn(50)}[
+            layout
+        ]
+        if odd and layout == "channels last":
+            weight = weight.to(memory_format=torch.channels_last)
+        elif odd:
+            weight = weight.t().contiguous().t() if layout == "transposed" else torch.stack([weight, weight], 1)[:, 0]
+        module = nn.Module()
+        module.weight = nn.Parameter(weight)
+        optimizer = torch.optim.SGD([module.weight], lr=0.3)
+        pruner = flipout.FlipOut(module, optimizer, sparsity=0.7, steps=20, include="weight", compile=compile)
+        for _ in range(20):
+            module.weight.grad = (module.weight.detach() * 0.1).clone()
+            optimizer.step()
+        masks.append(pruner.masks["weight"])
+        weights.append(module.weight.detach())
+    assert torch.equal(*masks)
+    torch.testing.assert_close(*weights)
+
+
+def test_auto_goes_by_steps_and_sizes_alone() -> None:
+    assert not compiling.pays([266_200], 1_000)
+    assert compiling.pays([266_200], 150_000)
+    assert compiling.pays([11_000_000], 5_000)
+    model = mlp()
+    assert flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=100).state_dict()["compiled"] is False
+    model = mlp()
+    assert flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=10**9).state_dict()["compiled"] is True
+    model = mlp()
+    assert flipout.GlobalMagnitude(model, sgd(model), sparsity=0.5, steps=10**9).state_dict()["compiled"] is False
+
+
+def test_what_compile_can_be() -> None:
+    model = mlp()
+    with pytest.raises(ValueError, match="compile is 'always'; give True, False or 'auto'"):
+        flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=10, compile="always")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("compile_first", [True, False])
+def test_a_resumed_run_takes_the_same_path_bit_for_bit(compile_first: bool) -> None:
+    whole, _ = trained(compile_first)
+    model = mlp()
+    optimizer = sgd(model)
+    pruner = flipout.FlipOut(model, optimizer, sparsity=0.8, steps=40, noise=0.5, compile=compile_first)
+    train(model, optimizer, 17)
+    saved = copy.deepcopy([model.state_dict(), optimizer.state_dict(), pruner.state_dict()])
+    again = mlp(seed=5)
+    resumed = sgd(again)
+    other = flipout.FlipOut(again, resumed, sparsity=0.8, steps=40, noise=0.5, compile=not compile_first)
+    again.load_state_dict(saved[0])
+    resumed.load_state_dict(saved[1])
+    other.load_state_dict(saved[2])
+    train(again, resumed, 40, skip=17)
+    assert other.state_dict()["compiled"] is compile_first
+    for a, b in zip(whole.parameters(), again.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_failed_compilation_is_one_warning_and_the_plain_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(x: Tensor) -> Tensor:
+        if torch.compiler.is_compiling():
+            raise RuntimeError("no such thing")
+        return x + 1
+
+    monkeypatch.setattr(compiling, "failures", [])
+    run = compiling.compiled(broken)
+    with pytest.warns(NotCompiledWarning, match=r"Install a C\+\+ compiler"):
+        assert run(torch.ones(2)).tolist() == [2, 2]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert run(torch.ones(2)).tolist() == [2, 2]
+
+
+NO_COMPILER = """
+import torch, warnings
+import flipout
+model = torch.nn.Linear(20, 30)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    pruner = flipout.FlipOut(model, optimizer, sparsity=0.9, steps=20, compile=True)
+    for _ in range(20):
+        optimizer.zero_grad()
+        model(torch.randn(4, 20)).square().sum().backward()
+        optimizer.step()
+messages = [str(w.message) for w in caught if issubclass(w.category, flipout.NotCompiledWarning)]
+print(len(messages), pruner.nonzero, "C++ compiler" in messages[0])
+"""
+
+
+def test_without_a_compiler_training_goes_on(tmp_path: Path) -> None:
+    """A process of its own: an empty cache, and no compiler to be found."""
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "CXX": "no-such-compiler"}
+    done = subprocess.run(
+        [sys.executable, "-c", NO_COMPILER], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["1", "60", "True"], done.stderr
+
+
+def test_a_kernel_of_one_kind_is_shared_by_all_pruners() -> None:
+    first = compiling.compiled(kernels.perturb, torch.float32, 2)
+    assert compiling.compiled(kernels.perturb, torch.float32, 2) is first
+    assert compiling.compiled(kernels.perturb, torch.float64, 2) is not first
