@@ -1,30 +1,79 @@
-"""`make bench`: every figure is a ratio, taken in this one run; results in benchmarks/results.json."""
+"""`make bench`: every figure is a ratio of medians, taken in this one run with the repetitions interleaved.
+
+The ratios go to benchmarks/results.json as `{figure: {network: number}}`, the times behind them to spreads.json.
+"""
 
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from . import loop
+import flipout
+
+from . import growth, loop, step, training
+from .timing import Times, median, ratio, spreads
 
 HERE = Path(__file__).parent
+REPETITIONS = {"lenet-300-100": 201, "resnet18": 21, "vgg19": 11, "densenet121": 15}
+TRAINED = {"lenet-300-100": 301, "resnet18": 7}
+STEP = {  # figure: which work over which
+    "step_over_sgd": ("ours", "sgd"),
+    "textbook_over_step": ("textbook", "ours"),
+    "select_argsort_over_ours": ("argsort", "select"),
+    "select_kthvalue_over_ours": ("kthvalue", "select"),
+}
+Figures = dict[str, dict[str, float]]
 
 
 def main() -> None:
+    warnings.simplefilter("ignore", flipout.UnfinishedWarning)
     console = Console()
+    results: Figures = {name: {} for name in STEP}
+    behind: dict[str, object] = {}
+    for network, repetitions in REPETITIONS.items():
+        with console.status(f"the step and a pruning of {network}"):
+            times = step.measure(step.weights_of(network), repetitions)
+        results |= {name: results[name] | {network: ratio(times, *pair)} for name, pair in STEP.items()}
+        behind[f"step {network}"] = spreads(times)
+    results["bytes_per_weight"] = step.bytes_per_weight()
+    results["train_over_plain"] = {}
+    for network, repetitions in TRAINED.items():
+        with console.status(f"whole training steps of {network}"):
+            times = training.measure(network, repetitions)
+        results["train_over_plain"][network] = ratio(times, "flipout", "plain")
+        behind[f"train {network}"] = spreads(times)
+    with console.status("a million weights, ten and a hundred"):
+        for name, times in growth.measure(7).items():
+            results[f"growth_{name}"] = growth_of(times)
+            behind[f"growth {name}"] = spreads(times)
     with console.status("the lab's loop against a bare one"):
-        figure, spreads = loop.measure()
-    results = {"loop_over_bare": figure}
+        times = loop.measure()
+    results["loop_over_bare"] = {"lenet-300-100": ratio(times, "lab", "bare")}
+    behind["loop"] = spreads(times)
+    results = {name: {key: round(number, 3) for key, number in figure.items()} for name, figure in results.items()}
     (HERE / "results.json").write_text(json.dumps(results, indent=2) + "\n")
-    (HERE / "spreads.json").write_text(json.dumps({"loop_over_bare": spreads}, indent=2) + "\n")
-    table = Table("figure", "network")
-    table.add_column("ratio", justify="right")
-    for name, numbers in results.items():
-        for network, number in numbers.items():
-            table.add_row(name, network, f"{number:.2f}")
+    (HERE / "spreads.json").write_text(json.dumps(behind, indent=2) + "\n")
+    show(console, results)
+
+
+def growth_of(times: Times) -> dict[str, float]:
+    """Time per weight, relative to the smallest."""
+    per_weight = {name: median(taken) / int(name.removesuffix("M")) for name, taken in times.items()}
+    first = next(iter(per_weight.values()))
+    return {name: value / first for name, value in per_weight.items()}
+
+
+def show(console: Console, results: Figures) -> None:
+    table = Table("figure")
+    columns = list(dict.fromkeys(key for figure in results.values() for key in figure))
+    for column in columns:
+        table.add_column(column, justify="right")
+    for name, figure in results.items():
+        table.add_row(name, *(f"{figure[column]:.2f}" if column in figure else "" for column in columns))
     console.print(table)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from flipout import kernels
 from flipout.compiling import compiled
-from flipout.noise import keys, normal
+from flipout.noise import key, normal
 
 VALUES = [0.0, -0.0, 1.0, -1.0, 1e-40, -1e-40, 0.3, -2.0, math.inf, -math.inf]
 SHAPES = st.tuples(st.integers(2, 40), st.integers(2, 150)) | st.just((3, 5000))
@@ -65,7 +65,7 @@ def perturbed(
 ) -> Tensor:
     offsets = torch.arange(weight.shape[1], dtype=torch.int32)
     grad = grad.clone()
-    run(weight, grad, mask, offsets, keys("normal", 1, 2, [3])[0], torch.tensor(scale), relative_to)
+    run(weight, grad, mask, offsets, *key("normal", 1, 2, 3), torch.tensor(scale), relative_to)
     return grad
 
 
@@ -88,9 +88,9 @@ def test_the_norm_of_a_half_precision_gradient_does_not_overflow() -> None:
 
 def test_rows_of_a_gradient_get_the_noise_they_have_in_the_whole() -> None:
     grad, mask, offsets = torch.zeros(10, 7), torch.ones(10, 7, dtype=torch.uint8), torch.arange(7, dtype=torch.int32)
-    key, sigma = keys("normal", 0, 0, [0])[0], torch.tensor(1.0)
-    kernels.add_noise(grad[:6], mask[:6], offsets, key, sigma)
-    kernels.add_noise(grad[6:], mask[6:], offsets, key, sigma, 6)
+    hashed, sigma = key("normal", 0, 0, 0), torch.tensor(1.0)
+    kernels.add_noise(grad[:6], mask[:6], offsets, *hashed, sigma)
+    kernels.add_noise(grad[6:], mask[6:], offsets, *hashed, sigma, 6)
     assert torch.equal(grad, normal(torch.Size([10, 7]), seed=0, step=0, tensor=0))
 
 

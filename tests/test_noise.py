@@ -13,7 +13,7 @@ from scipy import signal, stats
 from torch import Tensor
 
 from flipout import GradientNoise
-from flipout.noise import keys, normal, uniform
+from flipout.noise import key, normal, uniform
 
 N = 200_000
 SHAPE = torch.Size([N])
@@ -116,7 +116,7 @@ def by_definition(i: int) -> float:
 
     That is what the polynomial stands for, and it does so to 2e-3 of the value up to 4 deviations.
     """
-    factor, offset = keys("normal", 3, 5, [7])[0].tolist()
+    factor, offset = key("normal", 3, 5, 7)
     x = (i * factor + offset) & 0xFFFFFFFF
     x = ((x ^ x >> 16) * 0x7FEB352D) & 0xFFFFFFFF
     x = ((x ^ x >> 15) * 0x846CA68B) & 0xFFFFFFFF

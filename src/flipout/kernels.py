@@ -13,18 +13,25 @@ from torch import Tensor
 from .criteria import flip_saliency
 from .noise import normal_at
 
-LIMIT = (1 << 14) - 1
-"""Flips are counted up to this number."""
+LIMIT = 16_383
+"""Flips are counted up to this number. (Below it stands as a literal: a compiler takes names for numbers that vary.)"""
 
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """The integers of as many bytes as a float."""
 
 
 def perturb(
-    weight: Tensor, grad: Tensor, mask: Tensor, offsets: Tensor, key: Tensor, scale: Tensor, relative_to: str
+    weight: Tensor,
+    grad: Tensor,
+    mask: Tensor,
+    offsets: Tensor,
+    factor: int,
+    addend: int,
+    scale: Tensor,
+    relative_to: str,
 ) -> None:
     """Adds noise to a gradient, and zeroes it where weights are pruned: `g <- m * (g + scale * sigma * eps)`."""
-    add_noise(grad, mask, offsets, key, scale * deviation(weight, grad, mask, relative_to))
+    add_noise(grad, mask, offsets, factor, addend, scale * deviation(weight, grad, mask, relative_to))
 
 
 def deviation(weight: Tensor, grad: Tensor, mask: Tensor, relative_to: str) -> Tensor:
@@ -33,10 +40,12 @@ def deviation(weight: Tensor, grad: Tensor, mask: Tensor, relative_to: str) -> T
     return (relative.square().sum() / relative.numel()).sqrt()
 
 
-def add_noise(grad: Tensor, mask: Tensor, offsets: Tensor, key: Tensor, sigma: Tensor, first: int = 0) -> None:
+def add_noise(
+    grad: Tensor, mask: Tensor, offsets: Tensor, factor: int, addend: int, sigma: Tensor, first: int = 0
+) -> None:
     """The same for some rows of a gradient, from the first on; the mask is of bytes."""
     rows = torch.arange(first, first + grad.shape[0], dtype=torch.int32, device=grad.device)
-    noise = normal_at(rows.view(-1, *[1] * offsets.ndim), offsets, key)
+    noise = normal_at(rows.view(-1, *[1] * offsets.ndim), offsets, factor, addend)
     grad.copy_(masked(noise.mul_(sigma) + wide(grad), mask))
 
 
@@ -49,9 +58,9 @@ def count_flips(weight: Tensor, mask: Tensor, low: Tensor, high: Tensor) -> None
     sign, high_bits = wide(weight).sign(), high.float()
     noted = (high_bits * (1 / 64)).floor_()
     changed = (noted - sign).sub_(1).abs_().clamp_max_(1).mul_(mask.float())
-    count = high_bits.sub_(noted, alpha=64).mul_(256).add_(low.float()).add_(changed).clamp_max_(LIMIT)
+    count = (high_bits - noted * 64).mul_(256).add_(low.float()).add_(changed).clamp_max_(16_383)
     upper = (count * (1 / 256)).floor_()
-    low.copy_(count.sub_(upper, alpha=256))
+    low.copy_(count - upper * 256)
     high.copy_(sign.add_(1).mul_(64).add_(upper))
     weight.copy_(masked(weight, mask))
 

@@ -10,7 +10,6 @@ import hashlib
 import math
 import struct
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Literal
@@ -23,16 +22,16 @@ from .progress import DivergenceWarning
 
 def normal(shape: torch.Size, *, seed: int, step: int, tensor: int, device: torch.device | str = "cpu") -> Tensor:
     """Standard normal float32 numbers."""
-    return normal_at(*_rows(shape, device), keys("normal", seed, step, [tensor], device)[0]).view(shape)
+    return normal_at(*_rows(shape, device), *key("normal", seed, step, tensor)).view(shape)
 
 
 def uniform(shape: torch.Size, *, seed: int, step: int, tensor: int, device: torch.device | str = "cpu") -> Tensor:
     """Float32 numbers in (0, 1], multiples of 2^-24."""
-    bits = _hash(*_rows(shape, device), keys("uniform", seed, step, [tensor], device)[0])
+    bits = _hash(*_rows(shape, device), *key("uniform", seed, step, tensor))
     return (_shift(bits, 8) + 1).float().mul_(2.0**-24).view(shape)
 
 
-def normal_at(rows: Tensor, offsets: Tensor, key: Tensor) -> Tensor:
+def normal_at(rows: Tensor, offsets: Tensor, factor: int, addend: int) -> Tensor:
     """Normal numbers from one hash each, without a logarithm, a root or a sine.
 
     The 32 bits of a hash are cut into four uniform numbers, one of 14 bits and three of 6, whose sum is nearly normal
@@ -42,7 +41,7 @@ def normal_at(rows: Tensor, offsets: Tensor, key: Tensor) -> Tensor:
     (Box and Muller's pairs belong to two places of a tensor, so that a compiler makes two loops of them, and each of
     their four functions costs more than all of this.)
     """
-    bits = _hash(rows, offsets, key)
+    bits = _hash(rows, offsets, factor, addend)
     total = (bits >> 18).add_((bits >> 4).bitwise_and_(0x3F00))
     total.add_((bits << 2).bitwise_and_(0x3F00)).add_((bits << 8).bitwise_and_(0x3F00))
     x = total.float().sub_(24191.5).mul_(2.0**-15)
@@ -64,17 +63,17 @@ def _rows(shape: torch.Size, device: torch.device | str) -> tuple[Tensor, Tensor
     return rows.unsqueeze(1), torch.arange(width, dtype=torch.int32, device=device)
 
 
-def keys(use: str, seed: int, step: int, tensors: Sequence[int], device: torch.device | str = "cpu") -> Tensor:
-    """For each tensor an odd factor and an offset: which arithmetic sequence of integers its elements hash."""
-    digests = [hashlib.blake2b(f"{use} {seed} {step} {tensor}".encode(), digest_size=8).digest() for tensor in tensors]
-    pairs = [struct.unpack("<2i", digest) for digest in digests]
-    return torch.tensor([(factor | 1, offset) for factor, offset in pairs], dtype=torch.int32, device=device)
+def key(use: str, seed: int, step: int, tensor: int) -> tuple[int, int]:
+    """An odd factor and an addend: which arithmetic sequence of integers the elements of a tensor hash."""
+    digest = hashlib.blake2b(f"{use} {seed} {step} {tensor}".encode(), digest_size=8).digest()
+    factor, addend = struct.unpack("<2i", digest)
+    return factor | 1, addend
 
 
-def _hash(rows: Tensor, offsets: Tensor, key: Tensor) -> Tensor:
+def _hash(rows: Tensor, offsets: Tensor, factor: int, addend: int) -> Tensor:
     """A bijection of 32-bit integers in which every input bit turns over every output bit with a chance near one half
     (the multiply and shift constants are Wellons' `lowbias32`)."""
-    x = (rows * offsets.numel() * key[0] + key[1]) + offsets * key[0]
+    x = (rows * offsets.numel() * factor + addend) + offsets * factor
     x = _fold(x, 16).mul_(0x7FEB352D)
     x = _fold(x, 15).mul_(0x846CA68B - (1 << 32))
     return _fold(x, 16)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from . import kernels
 from .compiling import compiled
 from .criteria import flip_saliency
 from .layers import Layer
-from .noise import GradientNoise, keys
+from .noise import GradientNoise, key
 from .statistics import Flips
 
 BLOCK = 1 << 18
@@ -25,91 +26,111 @@ class Work:
     def __init__(self, noise: GradientNoise | None, compile: bool) -> None:  # noqa: A002
         self.noise = noise if noise is not None and noise.scale else None
         self.compiled = compile
-        self._offsets: dict[tuple[torch.device, int], Tensor] = {}
+        self._rows: dict[tuple[int, bool], Rows] = {}
+        self._scale = torch.tensor(self.noise.scale if self.noise else 0.0, device="cpu")
 
     def before(self, layers: list[Layer], step: int, scaled_by: Tensor | float) -> None:
         """Masks the gradients, and adds noise to them; `scaled_by` is what a scaler has multiplied them with."""
+        scale = self._scale
+        if self.noise is not None and self.noise.relative_to == "weight":
+            scale = scale * scaled_by  # what is relative to the gradient is scaled already
         for layer in layers:
-            for flips in _flips(layer):
+            for flips in flips_of(layer):
                 flips.note(layer.weight)
-        if self.noise is None:
-            for layer in layers:
-                if layer.weight.grad is not None and not layer.dense:
-                    layer.clear(layer.weight.grad)
-            return
-        scale = torch.tensor(self.noise.scale)
-        if self.noise.relative_to == "weight":  # what is relative to the gradient is scaled already
-            scale = scale * scaled_by
-        rows = keys("normal", self.noise.seed, step, [layer.number for layer in layers])
-        for layer, key in zip(layers, rows, strict=True):
-            if layer.weight.grad is not None and layer.weight.numel():
-                device = layer.weight.device
-                self._perturb(layer, layer.weight.grad, key.data.to(device), scale.to(device), self.noise.relative_to)
+            grad = layer.weight.grad
+            if grad is None or not layer.weight.numel():
+                continue
+            if self.noise is not None:
+                self._perturb(layer, grad, step, scale, self.noise)
+            elif not layer.dense:
+                layer.clear(grad)
 
-    def _perturb(self, layer: Layer, grad: Tensor, key: Tensor, scale: Tensor, relative_to: str) -> None:
-        weight, grad, mask = rows_of(layer.weight, grad, layer.bytes)
-        offsets = self._numbers(weight)
+    def _perturb(self, layer: Layer, grad: Tensor, step: int, scale: Tensor, noise: GradientNoise) -> None:
+        rows = self._rows_of(layer, grad.is_contiguous())
+        scale = scale.to(grad.device)
+        weight, mask, offsets, grad = rows.weight, rows.mask, rows.offsets, rows.like(grad)
+        hashed = key("normal", noise.seed, step, layer.number)
         if self.compiled:
-            run = compiled(kernels.perturb, weight.dtype, weight.ndim, weight.device.type, relative_to)
-            run(weight, grad, mask, offsets, key, scale, relative_to)
+            run = compiled(kernels.perturb, rows.kind)
+            run(weight, grad, mask, offsets, *hashed, scale, noise.relative_to)
             return
-        sigma = scale * kernels.deviation(weight, grad, mask, relative_to)
-        for block in blocks(weight):
-            kernels.add_noise(grad[block], mask[block], offsets, key, sigma, block.start)
+        sigma = scale * kernels.deviation(weight, grad, mask, noise.relative_to)
+        for block in rows.blocks:
+            kernels.add_noise(grad[block], mask[block], offsets, *hashed, sigma, block.start)
 
     def after(self, layers: list[Layer]) -> None:
         """Counts flips, and brings the weights back under the masks."""
         for layer in layers:
-            counts = _flips(layer) if layer.weight.numel() else []
+            counts = flips_of(layer) if layer.weight.numel() else []
             for flips in counts:
-                self._count(*rows_of(layer.weight, layer.bytes, *flips.planes))
+                rows = self._rows_of(layer)
+                self._count(rows, rows.weight, rows.mask, *map(rows.like, flips.planes))
                 flips.seen(layer.weight)
             if not counts and not layer.dense:
                 layer.zero()
 
-    def _count(self, weight: Tensor, *others: Tensor) -> None:
+    def _count(self, rows: Rows, *tensors: Tensor) -> None:
         if self.compiled:
-            compiled(kernels.count_flips, weight.dtype, weight.ndim, weight.device.type)(weight, *others)
+            compiled(kernels.count_flips, rows.kind)(*tensors)
             return
-        for block in blocks(weight):
-            kernels.count_flips(weight[block], *(other[block] for other in others))
+        for block in rows.blocks:
+            kernels.count_flips(*(tensor[block] for tensor in tensors))
 
     def scores(self, layer: Layer, criterion: Callable[..., Tensor], values: Callable[[], dict[str, Tensor]]) -> Tensor:
         """What a criterion says of one layer: FlipOut's own in one loop if compiled, any other as it is written."""
         flips = layer.trackers.get("flips")
         if not self.compiled or type(flips) is not Flips or getattr(criterion, "func", None) is not flip_saliency:
             return criterion(**values())
-        weight, low, high = rows_of(layer.weight, *flips.planes)
-        run = compiled(kernels.saliency, weight.dtype, weight.ndim, weight.device.type)
-        scores: Tensor = run(weight, low, high, repr(inspect.signature(criterion).parameters["p"].default))
+        rows, p = self._rows_of(layer), inspect.signature(criterion).parameters["p"].default
+        scores: Tensor = compiled(kernels.saliency, rows.kind)(rows.weight, *map(rows.like, flips.planes), repr(p))
         return scores.view(layer.weight.shape)
 
-    def _numbers(self, weight: Tensor) -> Tensor:
-        """Numbers the elements that one index of the first dimension holds."""
-        width = weight.shape[1:].numel()
-        key = weight.device, width
-        if key not in self._offsets:
-            self._offsets[key] = torch.arange(width, dtype=torch.int32, device=weight.device)
-        return self._offsets[key].view(weight.shape[1:])
+    def _rows_of(self, layer: Layer, contiguous: bool = True) -> Rows:
+        """Laid out once, and anew if the weight has moved."""
+        rows = self._rows.get((layer.number, contiguous))
+        if rows is None or rows.pointer != layer.weight.data_ptr() or rows.weight.dtype != layer.weight.dtype:
+            rows = self._rows[layer.number, contiguous] = lay_out(layer, contiguous)
+        return rows
 
 
-def _flips(layer: Layer) -> list[Flips]:
+@dataclass(eq=False)
+class Rows:
+    """A layer's weight and mask as matrices where memory allows it, so that one compiled loop serves every shape."""
+
+    weight: Tensor
+    mask: Tensor
+    offsets: Tensor
+    """Numbers the elements of a row, that is of all that one index of the first dimension holds."""
+    blocks: list[slice]
+    """Ranges of rows with about `BLOCK` elements each."""
+    kind: tuple[object, ...]
+    """What a compiled loop is made for."""
+    pointer: int
+
+    def like(self, tensor: Tensor) -> Tensor:
+        """Another tensor of the layer, laid out alike.
+
+        It is no view in autograd's eyes: a compiler would want to know all about what it is a view of.
+        """
+        return tensor.data if tensor.ndim == self.weight.ndim else tensor.data.view(self.weight.shape).data
+
+
+def lay_out(layer: Layer, contiguous: bool) -> Rows:
+    weight, mask = layer.weight.data, layer.bytes.data
+    if contiguous and weight.is_contiguous() and mask.is_contiguous():
+        shape = (len(weight) if weight.ndim > 1 else 1, -1)
+        weight, mask = weight.view(shape).data, mask.view(shape).data
+    width, device = weight.shape[1:].numel(), weight.device
+    step = max(1, BLOCK // width) if device.type == "cpu" else len(weight)
+    return Rows(
+        weight=weight,
+        mask=mask,
+        offsets=torch.arange(width, dtype=torch.int32, device=device).view(weight.shape[1:]).data,
+        blocks=[slice(start, start + step) for start in range(0, len(weight), step)],
+        kind=(weight.dtype, weight.ndim, device.type),
+        pointer=layer.weight.data_ptr(),
+    )
+
+
+def flips_of(layer: Layer) -> list[Flips]:
     return [tracker for tracker in layer.trackers.values() if isinstance(tracker, Flips)]
-
-
-def rows_of(*tensors: Tensor) -> list[Tensor]:
-    """Tensors of one shape as matrices where memory allows it, so that one compiled loop serves every shape.
-
-    They are no views in autograd's eyes: a compiler would want to know all about what they are views of.
-    """
-    if all(tensor.is_contiguous() for tensor in tensors):
-        rows = tensors[0].shape[0] if tensors[0].ndim > 1 else 1
-        return [tensor.data.view(rows, -1).data for tensor in tensors]
-    return [tensor.data for tensor in tensors]
-
-
-def blocks(weight: Tensor) -> list[slice]:
-    """Ranges of rows that hold about `BLOCK` elements each; all rows at once on a GPU."""
-    rows = len(weight)
-    step = max(1, BLOCK // weight.shape[1:].numel()) if weight.device.type == "cpu" else rows
-    return [slice(start, start + step) for start in range(0, rows, step)]
