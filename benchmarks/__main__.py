@@ -68,13 +68,17 @@ def growth_of(times: Times) -> dict[str, float]:
 
 
 def show(console: Console, results: Figures) -> None:
-    table = Table("figure")
-    columns = list(dict.fromkeys(key for figure in results.values() for key in figure))
-    for column in columns:
-        table.add_column(column, justify="right")
+    """A table for each set of columns, in the order of the file."""
+    tables: dict[tuple[str, ...], Table] = {}
     for name, figure in results.items():
-        table.add_row(name, *(f"{figure[column]:.2f}" if column in figure else "" for column in columns))
-    console.print(table)
+        columns = tuple(REPETITIONS) if set(figure) <= set(REPETITIONS) else tuple(figure)
+        if columns not in tables:
+            tables[columns] = Table("figure")
+            for column in columns:
+                tables[columns].add_column(column, justify="right")
+        tables[columns].add_row(name, *(f"{figure[column]:.2f}" if column in figure else "" for column in columns))
+    for table in tables.values():
+        console.print(table)
 
 
 if __name__ == "__main__":

@@ -100,11 +100,10 @@ def bytes_per_weight() -> dict[str, float]:
 
 
 def held_bytes(pruner: flipout.Pruner) -> int:
-    """All that a pruner keeps: whatever tensors it leads to, less the weights and their gradients."""
-    foreign = {id(pruner.model), id(pruner.optimizer)}
-    foreign |= {id(tensor) for layer in pruner.layers for tensor in (layer.weight, layer.weight.grad, layer.module)}
+    """All that a pruner keeps: whatever tensors it leads to, less the model and the optimizer."""
+    seen = {id(pruner.model), id(pruner.optimizer)} | {id(layer.module) for layer in pruner.layers}
     found: dict[int, int] = {}
-    seen, heap = set(foreign), [vars(pruner)]
+    heap: list[object] = [vars(pruner)]
     while heap:
         thing = heap.pop()
         if id(thing) in seen:
@@ -119,4 +118,6 @@ def held_bytes(pruner: flipout.Pruner) -> int:
             heap.extend(thing)
         elif hasattr(thing, "__dict__"):
             heap.append(vars(thing))
-    return sum(found.values())
+    weights = {parameter.untyped_storage().data_ptr() for parameter in pruner.model.parameters()}
+    grads = {p.grad.untyped_storage().data_ptr() for p in pruner.model.parameters() if p.grad is not None}
+    return sum(size for pointer, size in found.items() if pointer not in weights | grads)

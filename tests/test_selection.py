@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -211,3 +212,17 @@ def test_each_layer_alike() -> None:
     assert [int(mark.sum()) for mark in gone] == [90, 45]
     assert not gone[0][90:].any()
     assert not gone[1][45:].any()
+
+
+def test_scores_are_never_all_in_memory() -> None:
+    """Thirty tensors: what is held at once is a few times the scores of one, and a byte for each weight's mark."""
+    weights = [torch.randn(200_000) for _ in range(30)]
+    alive = [torch.ones(200_000, dtype=torch.bool) for _ in weights]
+    with torch.profiler.profile(profile_memory=True) as profile:
+        chosen = smallest(lambda i: weights[i].square(), alive, 3_000_000)
+    assert profile.profiler is not None
+    assert profile.profiler.kineto_results is not None
+    held = itertools.accumulate(e.nbytes() for e in profile.profiler.kineto_results.events() if e.name() == "[memory]")
+    marks, scores_of_one, scores_of_all = 6_000_000, 800_000, 24_000_000
+    assert sum(int(mark.sum()) for mark in chosen) == 3_000_000
+    assert max(held) < marks + 10 * scores_of_one < scores_of_all

@@ -62,6 +62,11 @@ def count_flips(weight: Tensor, mask: Tensor, low: Tensor, high: Tensor) -> None
     upper = (count * (1 / 256)).floor_()
     low.copy_(count - upper * 256)
     high.copy_(sign.add_(1).mul_(64).add_(upper))
+    zero(weight, mask)
+
+
+def zero(weight: Tensor, mask: Tensor) -> None:
+    """Zeroes the weights that are pruned."""
     weight.copy_(masked(weight, mask))
 
 
@@ -77,7 +82,9 @@ def read_flips(low: Tensor, high: Tensor) -> Tensor:
 
 def saliency(weight: Tensor, low: Tensor, high: Tensor, p: str) -> Tensor:
     """FlipOut's criterion, from its packed counts. (`p` is text, for a compiler takes numbers for ones that vary.)"""
-    return flip_saliency(wide(weight), read_flips(low, high), p=float(p))
+    bits = high.float()
+    flips = (bits - (bits * (1 / 64)).floor() * 64) * 256 + low.float()
+    return flip_saliency(wide(weight), flips, p=float(p))
 
 
 def masked(tensor: Tensor, mask: Tensor) -> Tensor:

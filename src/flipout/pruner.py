@@ -287,12 +287,13 @@ class Pruner:
                 floors=self._floors,
                 per_layer=self.scope == "layer",
                 dtype=torch.float64 if torch.float64 in dtypes else torch.float32,
+                run=self._work.run,
             )
         except NotFiniteError as error:
             raise self._not_finite(self.layers[error.tensor], "scores") from None
         for layer, gone in zip(self.layers, chosen, strict=True):
-            layer.mask &= ~gone
-            layer.zero()
+            layer.mask ^= gone
+            self._work.zero(layer)
             layer.count()
         kept = {layer.name: layer.kept for layer in self.layers}
         self.events.append(Event(self.step, self.sparsity, self.nonzero, kept))

@@ -12,12 +12,16 @@ import math
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from numbers import Integral
+from typing import Any
 
 import torch
 from torch import Tensor
 
 Scores = Callable[[int], Tensor]
 """`scores(i)` is the scores of tensor `i`; asked several times, it answers the same."""
+
+Run = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""A function as it is, or a faster one that does the same."""
 
 _DIGIT = 16
 _BINS = 1 << _DIGIT
@@ -32,7 +36,12 @@ class NotFiniteError(ValueError):
 
 
 def smallest(
-    scores: Scores, candidates: Sequence[Tensor], count: int, *, dtype: torch.dtype = torch.float32
+    scores: Scores,
+    candidates: Sequence[Tensor],
+    count: int,
+    *,
+    dtype: torch.dtype = torch.float32,
+    run: Run = lambda function: function,
 ) -> list[Tensor]:
     """Marks the `count` smallest scores among the candidates; ties go by (tensor, index).
 
@@ -43,21 +52,22 @@ def smallest(
         candidates: for each tensor, which elements take part.
         count: how many to mark, exactly.
         dtype: what scores are compared in: float32, which holds every half-precision score too, or float64.
+        run: what to do the elementwise work with: the function as it is, or compiled.
 
     Returns:
         for each tensor, a boolean tensor of its shape.
     """
-    available = _count(candidates)
-    if not 0 <= count <= available:
-        raise ValueError(f"cannot choose {count} of {available} weights")
     if count == 0:
         return [torch.zeros_like(candidate) for candidate in candidates]
-    histogram = _leading_histogram(scores, candidates, dtype)
+    histogram = _leading_histogram(scores, candidates, dtype, run)
+    available = int(histogram.sum())
+    if not 0 < count <= available:
+        raise ValueError(f"cannot choose {count} of {available} weights")
     prefix, rank = _find(histogram, count)
     inside = int(histogram[prefix])
     prefix -= _BINS // 2
     if inside <= max(candidate.numel() for candidate in candidates):
-        chosen = _take_few(scores, candidates, prefix, inside, rank, dtype)
+        chosen = _take_few(scores, candidates, prefix, inside, rank, dtype, run)
     else:
         chosen = _take_many(scores, candidates, prefix, rank, dtype)
     if _count(chosen) != count:
@@ -73,13 +83,14 @@ def choose(
     floors: Sequence[int],
     per_layer: bool = False,
     dtype: torch.dtype = torch.float32,
+    run: Run = lambda function: function,
 ) -> list[Tensor]:
     """Marks what to prune so that exactly `keep` weights stay, and at least `floors[i]` of them in layer `i`."""
     kept = [_count([mask]) for mask in alive]
 
     def lowest(i: int, count: int) -> Tensor:
         try:
-            return smallest(lambda _: scores(i), [alive[i]], count, dtype=dtype)[0]
+            return smallest(lambda _: scores(i), [alive[i]], count, dtype=dtype, run=run)[0]
         except NotFiniteError:
             raise NotFiniteError(i) from None
 
@@ -88,7 +99,7 @@ def choose(
         return [lowest(i, kept[i] - quota[i]) for i in range(len(alive))]
     # What a floor protects in its layer are the highest scores; the rest is ranked over the whole network.
     candidates = [lowest(i, max(0, kept[i] - floor)) if floor else alive[i] for i, floor in enumerate(floors)]
-    return smallest(scores, candidates, sum(kept) - keep, dtype=dtype)
+    return smallest(scores, candidates, sum(kept) - keep, dtype=dtype, run=run)
 
 
 def read_floor(floor: int | float, sizes: Sequence[int], least: int) -> list[int]:
@@ -138,14 +149,14 @@ def _count(marks: Sequence[Tensor]) -> int:
     return sum(int(torch.count_nonzero(mark)) for mark in marks)
 
 
-def _leading_histogram(scores: Scores, candidates: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+def _leading_histogram(scores: Scores, candidates: Sequence[Tensor], dtype: torch.dtype, run: Run) -> Tensor:
     """How many candidates have each leading digit, in the order of the scores."""
-    bits, exponent = torch.finfo(dtype).bits, 8 if dtype == torch.float32 else 11
+    exponent = 8 if dtype == torch.float32 else 11
     total = torch.zeros(_BINS, dtype=torch.int64, device="cpu")
     for i, candidate in enumerate(candidates):
-        digits = (_bits(scores(i), dtype) >> (bits - _DIGIT)).add_(_BINS // 2 + 1)
-        digits.mul_(candidate)  # all others into a first bin of their own
-        counts = torch.bincount(digits.flatten(), minlength=_BINS + 1)[1:].cpu()
+        bits = _bits(scores(i), dtype)
+        digits = run(leading_digits)(bits.flatten(), candidate.view(torch.uint8).flatten())
+        counts = torch.bincount(digits, minlength=_BINS + 1)[1:].cpu()
         # Negative numbers come first, and the larger their bits the smaller they are.
         counts = torch.cat([counts[: _BINS // 2].flip(0), counts[_BINS // 2 :]])
         beyond = 1 << (_DIGIT - 1 - exponent)  # an exponent of all ones is an infinity or NaN
@@ -153,6 +164,20 @@ def _leading_histogram(scores: Scores, candidates: Sequence[Tensor], dtype: torc
             raise NotFiniteError(i)
         total += counts
     return total
+
+
+def leading_digits(bits: Tensor, candidate: Tensor) -> Tensor:
+    """The leading sixteen bits as a number from 1 on, and 0 for what is no candidate."""
+    shift = 16 if bits.dtype == torch.int32 else 48
+    return ((bits >> shift) + 32_769) * candidate
+
+
+def below_and_inside(score: Tensor, candidate: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """Which candidates are below a range of scores, and which inside it, as bytes of 0 and 1."""
+    number = torch.float32 if torch.compiler.is_compiling() else torch.uint8  # whichever is quick
+    below = (score < low).to(number) * candidate.to(number)
+    inside = (score <= high).to(number) * candidate.to(number) - below
+    return below.to(torch.uint8), inside.to(torch.uint8)
 
 
 def _find(histogram: Tensor, rank: int) -> tuple[int, int]:
@@ -163,29 +188,35 @@ def _find(histogram: Tensor, rank: int) -> tuple[int, int]:
 
 
 def _take_few(
-    scores: Scores, candidates: Sequence[Tensor], prefix: int, inside: int, rank: int, dtype: torch.dtype
+    scores: Scores, candidates: Sequence[Tensor], prefix: int, inside: int, rank: int, dtype: torch.dtype, run: Run
 ) -> list[Tensor]:
     """All below the range of a leading digit, and the `rank` smallest of the few inside it, which are sorted."""
     low, high = _range(prefix, dtype)
-    chosen, places, values = [], [], []
+    chosen, indices, values = [], [], []
     for i, candidate in enumerate(candidates):
-        score = scores(i).to(dtype)
-        below = (score < low).logical_and_(candidate)
-        up_to = (score <= high).logical_and_(candidate)
-        chosen.append(below)
-        place = (below ^ up_to).flatten().nonzero().squeeze(1)
-        places.append(place)
-        values.append(score.flatten()[place].cpu())
+        score = scores(i).to(dtype).flatten()
+        taking_part, bounds = candidate.view(torch.uint8).flatten(), (low.to(score.device), high.to(score.device))
+        below, within = run(below_and_inside)(score, taking_part, *bounds)
+        index = _where(within)
+        chosen.append(below.view(torch.bool))
+        indices.append(index)
+        values.append(score[index].cpu())
     order = torch.cat(values).argsort(stable=True)
     if len(order) != inside:
         raise _impure()
     picked = torch.zeros(inside, dtype=torch.bool, device="cpu")
     picked[order[:rank]] = True
-    for mark, place, pick in zip(chosen, places, picked.split([len(place) for place in places]), strict=True):  # type: ignore[no-untyped-call]
-        few = torch.zeros(mark.numel(), dtype=torch.bool, device=mark.device)
-        few[place[pick.to(place.device)]] = True
-        mark |= few.view(mark.shape)
-    return chosen
+    for mark, index, pick in zip(chosen, indices, picked.split([len(index) for index in indices]), strict=True):  # type: ignore[no-untyped-call]
+        mark[index[pick.to(index.device)]] = True
+    return [mark.view(candidate.shape) for mark, candidate in zip(chosen, candidates, strict=True)]
+
+
+def _where(marks: Tensor) -> Tensor:
+    """The indices of the few ones among bytes of 0 and 1, looked for eight bytes at a time."""
+    whole = len(marks) // 8 * 8
+    words = marks[:whole].view(torch.int64).nonzero()
+    near = (words * 8 + torch.arange(8, device=marks.device)).flatten()
+    return torch.cat([near[marks[near] > 0], marks[whole:].nonzero().squeeze(1) + whole])
 
 
 def _take_many(
@@ -222,12 +253,12 @@ def _ordered(scores: Tensor, dtype: torch.dtype) -> Tensor:
     return bits ^ (bits >> (torch.finfo(dtype).bits - 1) & torch.iinfo(bits.dtype).max)
 
 
-def _range(prefix: int, dtype: torch.dtype) -> tuple[float, float]:
+def _range(prefix: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """The smallest and the largest score with a leading digit."""
     shift, most = torch.finfo(dtype).bits - _DIGIT, torch.iinfo(_integer(dtype)).max
     keys = torch.tensor([prefix << shift, (prefix << shift) + (1 << shift) - 1], dtype=_integer(dtype), device="cpu")
     bits = keys ^ (keys >> (torch.finfo(dtype).bits - 1) & most)
-    low, high = bits.view(dtype).tolist()
+    low, high = bits.view(dtype)
     return low, high
 
 

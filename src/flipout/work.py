@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -85,6 +87,18 @@ class Work:
         scores: Tensor = compiled(kernels.saliency, rows.kind)(rows.weight, *map(rows.like, flips.planes), repr(p))
         return scores.view(layer.weight.shape)
 
+    def zero(self, layer: Layer) -> None:
+        """Zeroes what is pruned."""
+        if self.compiled and layer.weight.numel():
+            rows = self._rows_of(layer)
+            compiled(kernels.zero, rows.kind)(rows.weight, rows.mask)
+        else:
+            layer.zero()
+
+    def run(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """For the elementwise work of a selection."""
+        return compiled(function) if self.compiled else function
+
     def _rows_of(self, layer: Layer, contiguous: bool = True) -> Rows:
         """Laid out once, and anew if the weight has moved."""
         rows = self._rows.get((layer.number, contiguous))
@@ -99,13 +113,17 @@ class Rows:
 
     weight: Tensor
     mask: Tensor
-    offsets: Tensor
-    """Numbers the elements of a row, that is of all that one index of the first dimension holds."""
     blocks: list[slice]
     """Ranges of rows with about `BLOCK` elements each."""
     kind: tuple[object, ...]
     """What a compiled loop is made for."""
     pointer: int
+
+    @property
+    def offsets(self) -> Tensor:
+        """Numbers the elements of a row, that is of all that one index of the first dimension holds."""
+        offsets = numbers(self.weight.shape[1:].numel(), self.weight.device)
+        return offsets if self.weight.ndim == 2 else offsets.view(self.weight.shape[1:]).data
 
     def like(self, tensor: Tensor) -> Tensor:
         """Another tensor of the layer, laid out alike.
@@ -125,11 +143,16 @@ def lay_out(layer: Layer, contiguous: bool) -> Rows:
     return Rows(
         weight=weight,
         mask=mask,
-        offsets=torch.arange(width, dtype=torch.int32, device=device).view(weight.shape[1:]).data,
         blocks=[slice(start, start + step) for start in range(0, len(weight), step)],
         kind=(weight.dtype, weight.ndim, device.type),
         pointer=layer.weight.data_ptr(),
     )
+
+
+@cache
+def numbers(width: int, device: torch.device) -> Tensor:
+    """From 0 on; all pruners of a process share them."""
+    return torch.arange(width, dtype=torch.int32, device=device)
 
 
 def flips_of(layer: Layer) -> list[Flips]:

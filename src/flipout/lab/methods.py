@@ -27,6 +27,8 @@ ABOUT = {
     "keep-zeros": "nothing, but keeps the zeros of --init",
 }
 
+COMPILE = {"auto": "auto", "yes": True, "no": False}
+
 
 def attach(
     settings: Settings,
@@ -47,7 +49,7 @@ def attach(
 
 
 def _options(settings: Settings, steps: int, steps_per_epoch: int) -> dict[str, Any]:
-    options: dict[str, Any] = {"seed": settings.seed}
+    options: dict[str, Any] = {"seed": settings.seed, "compile": COMPILE[settings.compile]}
     if settings.sparsity is not None:
         options["sparsity"] = settings.sparsity
     if settings.schedule is not None and settings.sparsity is not None:

@@ -63,6 +63,7 @@ class Settings(BaseModel):
     amp: bool = Field(False, description="half precision; needs a GPU")
     device: str = Field("cpu", description="cpu, cuda, cuda:1, mps")
     threads: int | None = Field(None, ge=1, description="CPU threads (else all)")
+    compile: Literal["auto", "yes", "no"] = Field("auto", description="compile the work around a step: auto, yes or no")
 
     schedule: Literal["default", "paper", "cubic", "one-shot"] | None = Field(
         None, description="when to prune: default, paper, cubic or one-shot"
