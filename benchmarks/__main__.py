@@ -19,7 +19,7 @@ from .timing import Times, median, ratio, spreads
 
 HERE = Path(__file__).parent
 REPETITIONS = {"lenet-300-100": 201, "resnet18": 21, "vgg19": 11, "densenet121": 15}
-TRAINED = {"lenet-300-100": 301, "resnet18": 7}
+TRAINED = {"lenet-300-100": 301, "resnet18": 13}
 STEP = {  # figure: which work over which
     "step_over_sgd": ("ours", "sgd"),
     "textbook_over_step": ("textbook", "ours"),

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from flipout.compiling import compiled
 from flipout.selection import NotFiniteError, apportion, choose, smallest
 
 # Few distinct values make many ties; both signs, both zeros, subnormals and extremes.
@@ -70,6 +71,19 @@ def test_any_float32(values: list[float], data: st.DataObject) -> None:
     everything = torch.ones(len(values), dtype=torch.bool)
     count = data.draw(st.integers(0, len(values)))
     assert same(smallest(lambda _: tensor, [everything], count), by_sorting([tensor], [everything], count))
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False) | st.sampled_from(VALUES[:9]), min_size=9),
+    st.data(),
+)
+def test_compiled_work_chooses_the_same(values: list[float], data: st.DataObject) -> None:
+    tensor = torch.tensor(values, dtype=torch.float32)
+    alive = torch.tensor(data.draw(st.lists(st.booleans(), min_size=len(values), max_size=len(values))))
+    count = data.draw(st.integers(0, int(alive.sum())))
+    chosen = smallest(lambda _: tensor, [alive], count, run=compiled)
+    assert same(chosen, by_sorting([tensor], [alive], count))
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=60), st.data())

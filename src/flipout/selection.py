@@ -154,7 +154,7 @@ def _leading_histogram(scores: Scores, candidates: Sequence[Tensor], dtype: torc
     exponent = 8 if dtype == torch.float32 else 11
     total = torch.zeros(_BINS, dtype=torch.int64, device="cpu")
     for i, candidate in enumerate(candidates):
-        bits = _bits(scores(i), dtype)
+        bits = scores(i).to(dtype).view(_integer(dtype))
         digits = run(leading_digits)(bits.flatten(), candidate.view(torch.uint8).flatten())
         counts = torch.bincount(digits, minlength=_BINS + 1)[1:].cpu()
         # Negative numbers come first, and the larger their bits the smaller they are.
@@ -167,9 +167,13 @@ def _leading_histogram(scores: Scores, candidates: Sequence[Tensor], dtype: torc
 
 
 def leading_digits(bits: Tensor, candidate: Tensor) -> Tensor:
-    """The leading sixteen bits as a number from 1 on, and 0 for what is no candidate."""
-    shift = 16 if bits.dtype == torch.int32 else 48
-    return ((bits >> shift) + 32_769) * candidate
+    """The leading sixteen bits of a float as a number from 1 on, and 0 for what is no candidate."""
+    single = bits.dtype == torch.int32
+    if torch.compiler.is_compiling():
+        bits = torch.where(bits == (-(1 << 31) if single else -(1 << 63)), 0, bits)  # -0.0 becomes 0.0: they are equal
+    else:
+        bits = _bits(bits.view(torch.float32 if single else torch.float64), torch.float32 if single else torch.float64)
+    return ((bits >> (16 if single else 48)) + 32_769) * candidate
 
 
 def below_and_inside(score: Tensor, candidate: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
