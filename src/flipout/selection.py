@@ -152,17 +152,18 @@ def _count(marks: Sequence[Tensor]) -> int:
 def _leading_histogram(scores: Scores, candidates: Sequence[Tensor], dtype: torch.dtype, run: Run) -> Tensor:
     """How many candidates have each leading digit, in the order of the scores."""
     exponent = 8 if dtype == torch.float32 else 11
-    total = torch.zeros(_BINS, dtype=torch.int64, device="cpu")
+    total = torch.zeros(_BINS + 1, dtype=torch.int64, device="cpu")
     for i, candidate in enumerate(candidates):
         bits = scores(i).to(dtype).view(_integer(dtype))
         digits = run(leading_digits)(bits.flatten(), candidate.view(torch.uint8).flatten())
-        counts = torch.bincount(digits, minlength=_BINS + 1)[1:].cpu()
-        # Negative numbers come first, and the larger their bits the smaller they are.
-        counts = torch.cat([counts[: _BINS // 2].flip(0), counts[_BINS // 2 :]])
-        beyond = 1 << (_DIGIT - 1 - exponent)  # an exponent of all ones is an infinity or NaN
-        if counts[:beyond].any() or counts[-beyond:].any():
-            raise NotFiniteError(i)
-        total += counts
+        total += torch.bincount(digits, minlength=_BINS + 1).cpu()
+    # Negative numbers come first, and the larger their bits the smaller they are.
+    total = torch.cat([total[1 : _BINS // 2 + 1].flip(0), total[_BINS // 2 + 1 :]])
+    beyond = 1 << (_DIGIT - 1 - exponent)  # an exponent of all ones is an infinity or NaN
+    if total[:beyond].any() or total[-beyond:].any():
+        raise NotFiniteError(
+            next(i for i, mask in enumerate(candidates) if not torch.isfinite(scores(i).to(dtype))[mask].all())
+        )
     return total
 
 
