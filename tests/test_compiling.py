@@ -167,3 +167,17 @@ def test_a_kernel_of_one_kind_is_shared_by_all_pruners() -> None:
     first = compiling.compiled(kernels.perturb, torch.float32, 2)
     assert compiling.compiled(kernels.perturb, torch.float32, 2) is first
     assert compiling.compiled(kernels.perturb, torch.float64, 2) is not first
+
+
+def test_a_weight_that_was_moved_is_found_again() -> None:
+    """`weight.data = ...`, as moving a model to another device does it, must not leave the work on the old memory."""
+    model = mlp()
+    optimizer = sgd(model)
+    pruner = flipout.FlipOut(model, optimizer, sparsity=0.8, steps=40)
+    train(model, optimizer, 10)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
+    train(model, optimizer, 40, skip=10)
+    assert pruner.nonzero == 70
+    for layer in pruner.layers:
+        assert int(torch.count_nonzero(layer.weight)) == layer.kept

@@ -39,6 +39,8 @@ def compiled(function: Callable[..., Any], *kind: Any) -> Callable[..., Any]:
         if not failures:
             try:
                 return fast(*arguments)
+            except torch.OutOfMemoryError:
+                raise
             except Exception as error:  # whatever a compiler may say; nothing was computed yet
                 failures.append(error)
                 _warn(error)

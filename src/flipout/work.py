@@ -27,15 +27,12 @@ class Work:
 
     def __init__(self, noise: GradientNoise | None, compile: bool) -> None:  # noqa: A002
         self.noise = noise if noise is not None and noise.scale else None
-        self.compiled = compile
+        self.compiled = bool(compile)
         self._rows: dict[tuple[int, bool], Rows] = {}
-        self._scale = torch.tensor(self.noise.scale if self.noise else 0.0, device="cpu")
+        self._scales: dict[torch.device, Tensor] = {}
 
     def before(self, layers: list[Layer], step: int, scaled_by: Tensor | float) -> None:
         """Masks the gradients, and adds noise to them; `scaled_by` is what a scaler has multiplied them with."""
-        scale = self._scale
-        if self.noise is not None and self.noise.relative_to == "weight":
-            scale = scale * scaled_by  # what is relative to the gradient is scaled already
         for layer in layers:
             for flips in flips_of(layer):
                 flips.note(layer.weight)
@@ -43,13 +40,14 @@ class Work:
             if grad is None or not layer.weight.numel():
                 continue
             if self.noise is not None:
-                self._perturb(layer, grad, step, scale, self.noise)
+                self._perturb(layer, grad, step, scaled_by, self.noise)
             elif not layer.dense:
                 layer.clear(grad)
 
-    def _perturb(self, layer: Layer, grad: Tensor, step: int, scale: Tensor, noise: GradientNoise) -> None:
-        rows = self._rows_of(layer, grad.is_contiguous())
-        scale = scale.to(grad.device)
+    def _perturb(self, layer: Layer, grad: Tensor, step: int, scaled_by: Tensor | float, noise: GradientNoise) -> None:
+        rows, scale = self._rows_of(layer, grad.is_contiguous()), self._scale(noise, grad.device)
+        if noise.relative_to == "weight":  # what is relative to the gradient is scaled already
+            scale = scale * (scaled_by.to(grad.device) if isinstance(scaled_by, Tensor) else scaled_by)
         weight, mask, offsets, grad = rows.weight, rows.mask, rows.offsets, rows.like(grad)
         hashed = key("normal", noise.seed, step, layer.number)
         if self.compiled:
@@ -100,11 +98,16 @@ class Work:
         return compiled(function) if self.compiled else function
 
     def _rows_of(self, layer: Layer, contiguous: bool = True) -> Rows:
-        """Laid out once, and anew if the weight has moved."""
+        """Laid out once, and anew if the weight or its mask has moved."""
         rows = self._rows.get((layer.number, contiguous))
-        if rows is None or rows.pointer != layer.weight.data_ptr() or rows.weight.dtype != layer.weight.dtype:
+        if rows is None or not rows.still(layer):
             rows = self._rows[layer.number, contiguous] = lay_out(layer, contiguous)
         return rows
+
+    def _scale(self, noise: GradientNoise, device: torch.device) -> Tensor:
+        if device not in self._scales:
+            self._scales[device] = torch.tensor(noise.scale, device=device)
+        return self._scales[device]
 
 
 @dataclass(eq=False)
@@ -117,7 +120,12 @@ class Rows:
     """Ranges of rows with about `BLOCK` elements each."""
     kind: tuple[object, ...]
     """What a compiled loop is made for."""
-    pointer: int
+
+    def still(self, layer: Layer) -> bool:
+        """Whether the layer's tensors are where they were."""
+        weight, mask = layer.weight, layer.mask
+        same = weight.data_ptr() == self.weight.data_ptr() and mask.data_ptr() == self.mask.data_ptr()
+        return same and weight.dtype == self.weight.dtype
 
     @property
     def offsets(self) -> Tensor:
@@ -145,7 +153,6 @@ def lay_out(layer: Layer, contiguous: bool) -> Rows:
         mask=mask,
         blocks=[slice(start, start + step) for start in range(0, len(weight), step)],
         kind=(weight.dtype, weight.ndim, device.type),
-        pointer=layer.weight.data_ptr(),
     )
 
 
