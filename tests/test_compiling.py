@@ -85,9 +85,9 @@ def test_weights_that_do_not_lie_in_rows(layout: str, compile: bool) -> None:  #
 
 
 def test_auto_goes_by_steps_and_sizes_alone() -> None:
-    assert not compiling.pays([266_200], 1_000)
-    assert compiling.pays([266_200], 150_000)
-    assert compiling.pays([11_000_000], 5_000)
+    assert not compiling.decide("auto", 266_200, 1_000)
+    assert compiling.decide("auto", 266_200, 150_000)
+    assert compiling.decide("auto", 11_000_000, 5_000)
     model = mlp()
     assert flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=100).state_dict()["compiled"] is False
     model = mlp()

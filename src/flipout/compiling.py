@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Literal
 
@@ -20,9 +20,11 @@ SECONDS = 30.0
 """That compiling takes at the most; the next process finds most of it in torch's cache on disk."""
 
 
-def pays(sizes: Sequence[int], steps: int) -> bool:
-    """Whether a run is long enough to repay compiling, from its steps and sizes alone."""
-    return bool((EAGER - COMPILED) * sum(sizes) * steps > 2 * SECONDS)
+def decide(choice: Compile, weights: int, steps: int) -> bool:
+    """Whether to compile; "auto" goes by the weights there is work to do for, and the steps, alone."""
+    if choice not in (True, False, "auto"):
+        raise ValueError(f"compile is {choice!r}; give True, False or 'auto'")
+    return bool(choice) if choice != "auto" else (EAGER - COMPILED) * weights * int(steps) > 2 * SECONDS
 
 
 @cache

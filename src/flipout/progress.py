@@ -32,6 +32,15 @@ class Event(NamedTuple):
     kept: dict[str, int]
 
 
+def warn_of_dead_layer(name: str, step: int) -> None:
+    warnings.warn(
+        f"{name} lost its last weight at step {step}: nothing passes through it any more. Keep some with floor=, leave "
+        "it out with exclude=, or ask for less sparsity",
+        DeadLayerWarning,
+        stacklevel=3,
+    )
+
+
 @dataclass
 class Progress:
     """How far a schedule is; it outlives its pruner, to speak up when that is dropped."""

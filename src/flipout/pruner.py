@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Self
@@ -10,11 +9,11 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from . import attached, compiling
-from .compiling import Compile
+from . import attached
+from .compiling import Compile, decide
 from .layers import Layer, Patterns, find_layers, named_tensors
 from .noise import GradientNoise, as_noise, warn_of_divergence
-from .progress import DeadLayerWarning, Event, Progress
+from .progress import Event, Progress, warn_of_dead_layer
 from .schedules import Pruning, Schedule
 from .selection import NotFiniteError, choose, read_floor
 from .settings import describe, difference, requested
@@ -69,8 +68,6 @@ class Pruner:
         check_optimizer(optimizer)
         if scope not in ("global", "layer"):
             raise ValueError(f"scope is {scope!r}; give 'global' or 'layer'")
-        if compile not in (True, False, "auto"):
-            raise ValueError(f"compile is {compile!r}; give True, False or 'auto'")
         self.model, self.optimizer = model, optimizer
         self.criterion, self.schedule, self.scope, self.seed = criterion, schedule, scope, seed
         self.noise = as_noise(noise, seed)
@@ -91,7 +88,8 @@ class Pruner:
         for layer in self.layers:
             place = Place(layer.number, seed)
             layer.trackers = {key: make(layer.weight.detach(), place) for key, make in self._tracked.items()}
-        self._work = Work(self.noise, self._pays() if compile == "auto" else compile)
+        works = (self.noise is not None and self.noise.scale > 0) or "flips" in self._tracked
+        self._work = Work(self.noise, decide(compile, self.prunable if works else 0, schedule.steps))
         with torch.no_grad():
             self._begin()
             self._prune_at_once()
@@ -328,12 +326,7 @@ class Pruner:
         for layer in self.layers:
             if layer.weight.numel() and not layer.kept and layer.name not in self._dead:
                 self._dead.add(layer.name)
-                warnings.warn(
-                    f"{layer.name} lost its last weight at step {self.step}: nothing passes through it any more. Keep "
-                    "some with floor=, leave it out with exclude=, or ask for less sparsity",
-                    DeadLayerWarning,
-                    stacklevel=2,
-                )
+                warn_of_dead_layer(layer.name, self.step)
 
     # Settings and state.
 
@@ -349,11 +342,6 @@ class Pruner:
             "seed": self.seed,
             "weights": {layer.name: list(layer.weight.shape) for layer in self.layers},
         }
-
-    def _pays(self) -> bool:
-        """Whether compiling pays, which it only does for more than masks."""
-        works = (self.noise is not None and self.noise.scale > 0) or "flips" in self._tracked
-        return works and compiling.pays([layer.weight.numel() for layer in self.layers], self.schedule.steps)
 
     def _extra_state(self) -> dict[str, dict[str, Tensor]]:
         """What a method keeps beyond masks and statistics."""
