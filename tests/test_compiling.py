@@ -7,8 +7,11 @@ import os
 import subprocess
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -112,7 +115,7 @@ def test_a_resumed_run_takes_the_same_path_bit_for_bit(compile_first: bool) -> N
     saved = copy.deepcopy([model.state_dict(), optimizer.state_dict(), pruner.state_dict()])
     again = mlp(seed=5)
     resumed = sgd(again)
-    other = flipout.FlipOut(again, resumed, sparsity=0.8, steps=40, noise=0.5, compile=not compile_first)
+    other = flipout.FlipOut(again, resumed, sparsity=0.8, steps=40, noise=0.5)  # by itself uncompiled
     again.load_state_dict(saved[0])
     resumed.load_state_dict(saved[1])
     other.load_state_dict(saved[2])
@@ -181,3 +184,50 @@ def test_a_weight_that_was_moved_is_found_again() -> None:
     assert pruner.nonzero == 70
     for layer in pruner.layers:
         assert int(torch.count_nonzero(layer.weight)) == layer.kept
+
+
+def test_what_was_asked_for_goes_before_what_was_saved() -> None:
+    _, pruner = trained(True)
+    model = mlp()
+    other = flipout.FlipOut(model, sgd(model), sparsity=0.8, steps=40, noise=0.5, compile=False)
+    other.load_state_dict(pruner.state_dict())
+    assert other.state_dict()["compiled"] is False
+
+
+def test_a_run_that_could_not_be_compiled_says_so_in_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = mlp()
+    pruner = flipout.FlipOut(model, sgd(model), sparsity=0.8, steps=40, compile=True)
+    monkeypatch.setattr("flipout.work.failures", [RuntimeError()])
+    assert pruner.state_dict()["compiled"] is False
+
+
+def pruned_masks(compile: bool, layers: list[nn.Module], **options: Any) -> dict[str, Tensor]:  # noqa: A002
+    torch.manual_seed(0)
+    model = nn.Sequential(*copy.deepcopy(layers))
+    optimizer = sgd(model, lr=0.0)
+    options = {"criterion": partial(flipout.criteria.flip_saliency, p=2.0), **options}
+    pruner = flipout.Pruner(model, optimizer, schedule=flipout.Geometric(0.5, 4), compile=compile, **options)
+    for _ in range(4):
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+    return pruner.masks
+
+
+class Reversed(flipout.Statistic):
+    def value(self, weight: Tensor, step: int) -> Tensor:
+        return 1 / (weight.abs() + 1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"statistics": {"weight": Reversed}},
+        {"criterion": partial(flipout.criteria.flip_saliency, p=np.float64(2.0))},
+    ],
+)
+def test_compiled_scores_are_those_of_the_criterion_asked_for(options: dict[str, Any]) -> None:
+    layers: list[nn.Module] = [nn.Linear(8, 8), nn.Linear(0, 5), nn.Linear(5, 0)]  # two have nothing to score
+    fast, slow = (pruned_masks(compile, layers, **options) for compile in (True, False))  # noqa: A001
+    assert all(torch.equal(fast[name], slow[name]) for name in slow)

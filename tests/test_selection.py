@@ -73,6 +73,14 @@ def test_any_float32(values: list[float], data: st.DataObject) -> None:
     assert same(smallest(lambda _: tensor, [everything], count), by_sorting([tensor], [everything], count))
 
 
+@pytest.mark.parametrize(("dtype", "tiny"), [(torch.float32, 1e-41), (torch.float64, 1e-310)])
+def test_negative_scores_next_to_zero(dtype: torch.dtype, tiny: float) -> None:
+    tensor, everything = torch.tensor([-tiny, -2 * tiny, 0.0, -0.0, 1.0], dtype=dtype), torch.ones(5, dtype=torch.bool)
+    for count in range(6):
+        chosen = smallest(lambda _: tensor, [everything], count, dtype=dtype)
+        assert same(chosen, by_sorting([tensor], [everything], count))
+
+
 @settings(deadline=None, max_examples=50)
 @given(
     st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False) | st.sampled_from(VALUES[:9]), min_size=9),

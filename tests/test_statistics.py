@@ -42,6 +42,16 @@ def test_flips_in_training_against_recorded_weights() -> None:
     assert any(count.max() > 2 for count in expected.values())
 
 
+def test_weights_that_were_replaced_between_steps_have_not_flipped() -> None:
+    model = mlp()
+    optimizer = sgd(model, lr=0.0)
+    pruner = flipout.FlipOut(model, optimizer, sparsity=0.5, steps=100)
+    for sign in (1, -1, 1):
+        nn.utils.vector_to_parameters(sign * nn.utils.parameters_to_vector(model.parameters()), model.parameters())
+        train(model, optimizer, 1)
+    assert not any(flips.any() for flips in pruner.statistics["flips"].values())
+
+
 @given(
     st.integers(1, 8),
     st.lists(st.lists(st.floats(-2, 2, width=32), min_size=3, max_size=3), min_size=1, max_size=20),

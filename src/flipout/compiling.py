@@ -31,8 +31,8 @@ def decide(choice: Compile, weights: int, steps: int) -> bool:
 def compiled(function: Callable[..., Any], *kind: Any) -> Callable[..., Any]:
     """The function under `torch.compile`, for any sizes; where that fails, one warning, and the function as it is.
 
-    Torch compiles a function for so many kinds of tensors and no more, so each kind (of dtypes, dimensions and devices)
-    has a copy of its own. All pruners of a process share them.
+    Torch compiles a function for eight kinds of arguments and no more, so each kind (of dtypes, devices, dimensions and
+    settings) has a copy of its own. All pruners of a process share them.
     """
     own = types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
     fast: Callable[..., Any] = torch.compile(own, dynamic=True, fullgraph=True)

@@ -89,7 +89,7 @@ class Pruner:
             place = Place(layer.number, seed)
             layer.trackers = {key: make(layer.weight.detach(), place) for key, make in self._tracked.items()}
         works = (self.noise is not None and self.noise.scale > 0) or "flips" in self._tracked
-        self._work = Work(self.noise, decide(compile, self.prunable if works else 0, schedule.steps))
+        self._compile, self._work = compile, Work(decide(compile, self.prunable if works else 0, schedule.steps))
         with torch.no_grad():
             self._begin()
             self._prune_at_once()
@@ -198,7 +198,8 @@ class Pruner:
                 for part, tensor in tracker.state.items():
                     tensor.copy_(state["statistics"][key][layer.name][part])
                 tracker.loaded()
-        self._work = Work(self.noise, state["compiled"])  # the same path, for the same bits
+        if self._compile == "auto":
+            self._work = Work(state["compiled"])  # the same path, for the same bits
         self._load_extra_state(state["extra"])
         self.events[:] = [Event(**event) for event in state["events"]]
         self._progress.step, self._progress.finished = state["step"], self.finished
@@ -227,7 +228,7 @@ class Pruner:
 
     def _perturb(self, scale: Tensor | float) -> None:
         """Masks the gradients, and adds noise to them."""
-        self._work.before(self.layers, self.step, scale)
+        self._work.before(self.layers, self.noise, self.step, scale)
 
     def _after_step(self) -> None:
         for layer in self.layers:

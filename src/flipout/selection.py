@@ -261,7 +261,8 @@ def _ordered(scores: Tensor, dtype: torch.dtype) -> Tensor:
 def _range(prefix: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """The smallest and the largest score with a leading digit."""
     shift, most = torch.finfo(dtype).bits - _DIGIT, torch.iinfo(_integer(dtype)).max
-    keys = torch.tensor([prefix << shift, (prefix << shift) + (1 << shift) - 1], dtype=_integer(dtype), device="cpu")
+    last = (prefix << shift) + (1 << shift) - 1 - (prefix == -1)  # whose last would be -0.0, which is no less than 0.0
+    keys = torch.tensor([prefix << shift, last], dtype=_integer(dtype), device="cpu")
     bits = keys ^ (keys >> (torch.finfo(dtype).bits - 1) & most)
     low, high = bits.view(dtype)
     return low, high

@@ -76,16 +76,16 @@ class Flips(Statistic):
 
     def note(self, weight: Tensor) -> None:
         """Before a step: what else changes a weight between steps is not a flip, so the signs are read anew if
-        something has. (Torch counts the changes of a tensor. It does not see those made through `.data`.)"""
-        if weight._version != self._version:
+        something has. (Torch counts the changes of a tensor. It does not see those made inside of `.data`.)"""
+        if (weight._version, weight.data_ptr()) != self._seen:
             note_signs(weight, self.state["high"])
 
     def seen(self, weight: Tensor) -> None:
         """The signs noted are those of the weight as it is now."""
-        self._version = weight._version
+        self._seen = weight._version, weight.data_ptr()
 
     def loaded(self) -> None:
-        self._version = -1
+        self._seen = -1, 0
 
     def value(self, weight: Tensor, step: int) -> Tensor:
         return read_flips(*self.planes)

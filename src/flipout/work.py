@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from . import kernels
-from .compiling import compiled
+from .compiling import compiled, failures
 from .criteria import flip_saliency
 from .layers import Layer
 from .noise import GradientNoise, key
-from .statistics import Flips
+from .statistics import Flips, Weight
 
 BLOCK = 1 << 18
 """Uncompiled, a large tensor goes block by block, so that what comes in between stays in the processor's cache."""
@@ -25,13 +25,17 @@ BLOCK = 1 << 18
 class Work:
     """What is done to each layer before a step, after it, and to score it."""
 
-    def __init__(self, noise: GradientNoise | None, compile: bool) -> None:  # noqa: A002
-        self.noise = noise if noise is not None and noise.scale else None
-        self.compiled = bool(compile)
+    def __init__(self, compile: bool) -> None:  # noqa: A002
+        self._compile = compile
         self._rows: dict[tuple[int, bool], Rows] = {}
-        self._scales: dict[torch.device, Tensor] = {}
+        self._scales: dict[tuple[float, torch.device], Tensor] = {}
 
-    def before(self, layers: list[Layer], step: int, scaled_by: Tensor | float) -> None:
+    @property
+    def compiled(self) -> bool:
+        """Whether it was to be compiled, and could be."""
+        return self._compile and not failures
+
+    def before(self, layers: list[Layer], noise: GradientNoise | None, step: int, scaled_by: Tensor | float) -> None:
         """Masks the gradients, and adds noise to them; `scaled_by` is what a scaler has multiplied them with."""
         for layer in layers:
             for flips in flips_of(layer):
@@ -39,8 +43,8 @@ class Work:
             grad = layer.weight.grad
             if grad is None or not layer.weight.numel():
                 continue
-            if self.noise is not None:
-                self._perturb(layer, grad, step, scaled_by, self.noise)
+            if noise is not None and noise.scale:
+                self._perturb(layer, grad, step, scaled_by, noise)
             elif not layer.dense:
                 layer.clear(grad)
 
@@ -51,7 +55,7 @@ class Work:
         weight, mask, offsets, grad = rows.weight, rows.mask, rows.offsets, rows.like(grad)
         hashed = key("normal", noise.seed, step, layer.number)
         if self.compiled:
-            run = compiled(kernels.perturb, rows.kind)
+            run = compiled(kernels.perturb, *rows.kind, noise.relative_to)
             run(weight, grad, mask, offsets, *hashed, scale, noise.relative_to)
             return
         sigma = scale * kernels.deviation(weight, grad, mask, noise.relative_to)
@@ -71,31 +75,36 @@ class Work:
 
     def _count(self, rows: Rows, *tensors: Tensor) -> None:
         if self.compiled:
-            compiled(kernels.count_flips, rows.kind)(*tensors)
+            compiled(kernels.count_flips, *rows.kind)(*tensors)
             return
         for block in rows.blocks:
             kernels.count_flips(*(tensor[block] for tensor in tensors))
 
     def scores(self, layer: Layer, criterion: Callable[..., Tensor], values: Callable[[], dict[str, Tensor]]) -> Tensor:
         """What a criterion says of one layer: FlipOut's own in one loop if compiled, any other as it is written."""
-        flips = layer.trackers.get("flips")
-        if not self.compiled or type(flips) is not Flips or getattr(criterion, "func", None) is not flip_saliency:
+        weight, flips = layer.trackers.get("weight"), layer.trackers.get("flips")
+        ours = getattr(criterion, "func", None) is flip_saliency and type(weight) is Weight and type(flips) is Flips
+        if not ours or not self.compiled or not layer.weight.numel():
             return criterion(**values())
-        rows, p = self._rows_of(layer), inspect.signature(criterion).parameters["p"].default
-        scores: Tensor = compiled(kernels.saliency, rows.kind)(rows.weight, *map(rows.like, flips.planes), repr(p))
+        assert isinstance(flips, Flips)
+        rows, p = self._rows_of(layer), repr(float(inspect.signature(criterion).parameters["p"].default))
+        run = compiled(kernels.saliency, *rows.kind, p)
+        scores: Tensor = run(rows.weight, *map(rows.like, flips.planes), p)
         return scores.view(layer.weight.shape)
 
     def zero(self, layer: Layer) -> None:
         """Zeroes what is pruned."""
         if self.compiled and layer.weight.numel():
             rows = self._rows_of(layer)
-            compiled(kernels.zero, rows.kind)(rows.weight, rows.mask)
+            compiled(kernels.zero, *rows.kind)(rows.weight, rows.mask)
         else:
             layer.zero()
 
     def run(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """For the elementwise work of a selection."""
-        return compiled(function) if self.compiled else function
+        if not self.compiled:
+            return function
+        return lambda first, *others: compiled(function, first.dtype, min(len(first), 2))(first, *others)
 
     def _rows_of(self, layer: Layer, contiguous: bool = True) -> Rows:
         """Laid out once, and anew if the weight or its mask has moved."""
@@ -105,9 +114,9 @@ class Work:
         return rows
 
     def _scale(self, noise: GradientNoise, device: torch.device) -> Tensor:
-        if device not in self._scales:
-            self._scales[device] = torch.tensor(noise.scale, device=device)
-        return self._scales[device]
+        if (noise.scale, device) not in self._scales:
+            self._scales[noise.scale, device] = torch.tensor(noise.scale, device=device)
+        return self._scales[noise.scale, device]
 
 
 @dataclass(eq=False)
@@ -119,7 +128,7 @@ class Rows:
     blocks: list[slice]
     """Ranges of rows with about `BLOCK` elements each."""
     kind: tuple[object, ...]
-    """What a compiled loop is made for."""
+    """What a compiled loop is made for: torch makes other ones for sizes of 1."""
 
     def still(self, layer: Layer) -> bool:
         """Whether the layer's tensors are where they were."""
@@ -152,7 +161,7 @@ def lay_out(layer: Layer, contiguous: bool) -> Rows:
         weight=weight,
         mask=mask,
         blocks=[slice(start, start + step) for start in range(0, len(weight), step)],
-        kind=(weight.dtype, weight.ndim, device.type),
+        kind=(weight.dtype, device.type, *(min(size, 2) for size in weight.shape)),
     )
 
 
