@@ -12,11 +12,12 @@ MILLIONS = (1, 10, 100)
 
 def measure(repetitions: int) -> dict[str, Times]:
     """Times of the work around a step, and of a pruning, for each number of weights."""
-    step, select, undo = {}, {}, {}
+    step, renew, select, undo = {}, {}, {}, {}
     for millions in MILLIONS:
         ours = Ours([torch.randn(1000, 1000) for _ in range(millions)])
-        step[f"{millions}M"], select[f"{millions}M"], undo[f"{millions}M"] = ours.around, ours.prune, ours.undo
+        name = f"{millions}M"
+        step[name], renew[name], select[name], undo[name] = ours.around, ours.renew, ours.prune, ours.undo
     return {
-        "step": interleaved(step, repetitions),
+        "step": interleaved(step, repetitions, undo=renew),
         "select": interleaved(select, repetitions, undo=undo),
     }

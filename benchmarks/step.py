@@ -43,8 +43,12 @@ class Ours:
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
         self.pruner = flipout.FlipOut(model, optimizer, sparsity=SPARSITY, steps=10**9, include="*", compile=True)
         self.keep = round(self.pruner.prunable * (1 - SPARSITY))
+        self.renew()
+
+    def renew(self) -> None:
+        """New gradients: each piece of work adds noise to them, and they would grow without bound."""
         for layer in self.pruner.layers:
-            layer.weight.grad = torch.randn_like(layer.weight) * 1e-3
+            layer.weight.grad = torch.full_like(layer.weight, 1e-3)
 
     @torch.no_grad()
     def around(self) -> None:
@@ -70,11 +74,15 @@ class Ours:
 def measure(weights: list[Tensor], repetitions: int) -> Times:
     """The times of SGD's step, our work around one, the textbook's, and of a pruning in each way."""
     sgd, ours, textbook = plain_sgd(weights), Ours(weights), Textbook(weights)
-    grads = [torch.randn_like(weight) * 1e-3 for weight in weights]
+    grads = [torch.full_like(weight, 1e-3) for weight in weights]
 
     def textbook_around() -> None:
         textbook.before_step(grads)
         textbook.after_step()
+
+    def renew() -> None:
+        for grad in grads:
+            grad.fill_(1e-3)
 
     around = {"sgd": sgd.step, "ours": ours.around, "textbook": textbook_around}
     prunings = {
@@ -82,7 +90,9 @@ def measure(weights: list[Tensor], repetitions: int) -> Times:
         "argsort": lambda: textbook.prune_by_sorting(ours.keep),
         "kthvalue": lambda: textbook.prune_by_kthvalue(ours.keep),
     }
-    return interleaved(around, repetitions) | interleaved(prunings, repetitions, undo={"select": ours.undo})
+    return interleaved(around, repetitions, undo={"ours": ours.renew, "textbook": renew}) | interleaved(
+        prunings, repetitions, undo={"select": ours.undo}
+    )
 
 
 def bytes_per_weight() -> dict[str, float]:

@@ -1,8 +1,8 @@
-"""The work around each optimizer step, for one weight tensor: two pure functions of tensors.
+"""The work around each optimizer step, for one weight tensor: `perturb` before it and `count_flips` after it.
 
-They are written in plain torch operations, and run as they stand or under `torch.compile`, which makes two loops of the
-one and one loop of the other. Bytes are turned into floats before anything is done with them, for neither torch nor its
-compiler is quick with booleans and small integers.
+They depend on their arguments alone, are written in plain torch operations, and run as they stand or under
+`torch.compile`, which makes two loops of the one and one loop of the other. Bytes are turned into floats before
+anything is done with them, for neither torch nor its compiler is quick with booleans and small integers.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from .noise import uniform as uniform_numbers
 
 @dataclass(frozen=True)
 class Place:
-    """Where a weight tensor stands: its number among the pruned ones, and the seed of the pruner."""
+    """Where a weight tensor stands: its number among the parameters of the model, and the seed of the pruner."""
 
     tensor: int = 0
     seed: int = 0
