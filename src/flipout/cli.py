@@ -30,6 +30,10 @@ from .lab.models import MODELS
 from .lab.progress import view_for
 from .lab.run import StoppedError, evaluate
 from .lab.settings import COMMON, METHOD_OPTIONS, SCHEDULED, fields, make_settings
+from .lab.sweeps import read_grid
+from .lab.sweeps import sweep as run_sweep
+from .lab.sweeps.local import Local
+from .lab.sweeps.view import SweepView, summary_table, told_as
 from .lab.trackers import TensorBoard
 
 app = typer.Typer(help="Prune networks while they train, and measure what comes out.", no_args_is_help=True)
@@ -122,6 +126,38 @@ def plan(settings: lab.Settings) -> None:
     planned = schedule(settings, settings.total_epochs * steps_per_epoch, steps_per_epoch).plan(prunable)
     title = f"{settings.model}, {prunable:,} weights, {settings.epochs} epochs of {steps_per_epoch} steps"
     console.print(shown.plan_table(title, planned, steps_per_epoch))
+
+
+@app.command()
+def sweep(
+    grids: Annotated[list[str], typer.Argument(help="grid files, or names of grids that come with the lab")],
+    out: Annotated[Path | None, typer.Option(help="folder of the runs (else runs/, and the grid's name)")] = None,
+    jobs: Annotated[int | None, typer.Option("-j", "--jobs", min=1, help="runs at a time (else one a core)")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="threads of a run (else its share of the cores)")] = None,
+    part: Annotated[list[str] | None, typer.Option(help="only this part of the grids; may be given often")] = None,
+    again: Annotated[bool, typer.Option("--again", help="try runs that diverged once more")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="list the runs, and run nothing")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="only the table at the end")] = False,
+) -> None:
+    """Run every run of a grid; run again to go on where it was stopped."""
+    chosen = [read_grid(grid) for grid in grids]
+    if part:
+        chosen = [grid.only(part) for grid in chosen]
+    if dry_run:
+        for grid in chosen:
+            for run in grid.runs():
+                console.print(f"{told_as(run.settings)}  [dim]{', '.join(run.parts)}[/]", soft_wrap=True)
+        return
+    folder = out or Path("runs") / chosen[0].name
+    try:
+        report = run_sweep(chosen, folder, Local(jobs, threads), SweepView(console, quiet=quiet), again=again)
+    except StoppedError as stopped:
+        errors.print(f"{stopped}. To go on, run the same command again:\n  {_command()}", soft_wrap=True)
+        raise typer.Exit(130) from None
+    console.print(summary_table(report.status, report.reasons))
+    console.print(f"saved in {folder}", soft_wrap=True)
+    if report.count("failed"):
+        raise typer.Exit(1)
 
 
 @app.command()

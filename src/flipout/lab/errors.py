@@ -10,6 +10,10 @@ class LabError(Exception):
     """Something that the user can mend."""
 
 
+class DivergedError(LabError):
+    """The training broke down; run again with the same settings it would break down again."""
+
+
 def unknown(what: str, given: str, known: Iterable[str]) -> LabError:
     """An unknown name, with the nearest known one, or all of them."""
     names = list(known)

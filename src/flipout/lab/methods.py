@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ import flipout
 from flipout.schedules import Schedule
 
 from .errors import LabError
+from .plugins import find_function
 from .settings import Settings
 
 ABOUT = {
@@ -43,9 +45,21 @@ def attach(
         options = _options(settings, steps, steps_per_epoch)
         if settings.method == "snip":
             options |= {"batches": list(batches(settings.snip_batches or 10)), "loss_fn": nn.functional.cross_entropy}
+        if settings.criterion is not None:
+            return _own_criterion(settings.criterion, model, optimizer, options)
         return flipout.METHODS[settings.method](model, optimizer, steps=steps, **options)
     except (ValueError, FloatingPointError) as error:  # the library's own words for what cannot be
         raise LabError(str(error)) from error
+
+
+def _own_criterion(
+    name: str, model: nn.Module, optimizer: torch.optim.Optimizer, options: dict[str, Any]
+) -> flipout.Pruner:
+    """FlipOut's schedule and noise, and a score of one's own; it gets `p` where that was given."""
+    options = {"noise": 1.0} | options
+    settings = {"p": options.pop("p")} if "p" in options else {}
+    del options["sparsity"]  # the schedule has it
+    return flipout.Pruner(model, optimizer, criterion=partial(find_function(name), **settings), **options)
 
 
 def _options(settings: Settings, steps: int, steps_per_epoch: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import flipout
 
 from . import checkpoints, data
 from .data.batches import Images, augment, prepare
-from .errors import LabError
+from .errors import DivergedError, LabError
 from .files import read_json, remove_leftovers, write_bytes, write_json
 from .folders import (
     CHECKPOINTS,
@@ -62,6 +62,8 @@ def train(
             return read_json(folder / RESULT)
         remove_leftovers(folder)
         remove_leftovers(folder / CHECKPOINTS)
+        # The momentum of a pruned weight decays until it is denormal, and stays so: slow arithmetic for nothing.
+        torch.set_flush_denormal(True)
         run = Run(settings, folder, view or Quiet(), trackers)
         try:
             # Only now: settings that no run came of must not stand in the way of better ones.
@@ -69,6 +71,7 @@ def train(
             return run.go()
         finally:
             run.close()
+            torch.set_flush_denormal(False)
 
 
 class Run:
@@ -86,6 +89,8 @@ class Run:
         self._check_disk()
         self.optimizer = make_optimizer(settings, self.model)
         self.steps_per_epoch = math.ceil(len(self.train_set) / settings.batch_size)
+        # First, so that it sees a step before its pruning.
+        self.aim = flipout.AimTest(self.model, self.optimizer) if settings.aim else None
         self.pruner = attach(settings, self.model, self.optimizer, self.steps_per_epoch, self._snip_batches)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.amp)
         self.total = settings.total_epochs * self.steps_per_epoch
@@ -106,7 +111,7 @@ class Run:
                 try:
                     self._epoch(stopping)
                 except FloatingPointError as error:  # the pruner met weights that are no numbers
-                    raise LabError(f"training has diverged: {error}") from error
+                    raise DivergedError(f"training has diverged: {error}") from error
         result = self._result()
         write_bytes(self.folder / MODEL, model_bytes(self.model))
         write_json(self.folder / RESULT, result)
@@ -120,6 +125,8 @@ class Run:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", flipout.UnfinishedWarning)
             self.pruner.remove()
+        if self.aim is not None:
+            self.aim.remove()
 
     def _epoch(self, stopping: threading.Event) -> None:
         rate = self.steps(stopping)
@@ -162,7 +169,7 @@ class Run:
     def _end_of_epoch(self, rate: float) -> None:
         loss = float(self.loss_sum) / len(self.train_set)
         if not math.isfinite(loss):
-            raise LabError(
+            raise DivergedError(
                 f"the loss is {loss} in epoch {len(self.metrics) + 1}: training has diverged. Lower --learning-rate, "
                 "or --noise if it is relative to the weights; the last good checkpoint is kept"
             )
@@ -206,8 +213,29 @@ class Run:
             "dead_layers": [layer.name for layer in summary.layers if layer.weights and not layer.kept],
             "layers": {layer.name: {"weights": layer.weights, "kept": layer.kept} for layer in summary.layers},
             "prunings": [{"step": e.step, "nonzero": e.nonzero, "kept": e.kept} for e in self.pruner.events],
+            "flips": self._flip_histogram(),
+            "aim": self._shots(),
             "seconds": round(self.seconds, 3),
         }
+
+    def _flip_histogram(self) -> dict[str, dict[str, list[int]]] | None:
+        """How many weights of each layer, kept and pruned, flipped 0, 1, 2 to 3, 4 to 7, ... times."""
+        if (flips := self.pruner.statistics.get("flips")) is None:
+            return None
+        histogram = {}
+        for name, mask in self.pruner.masks.items():
+            doublings = (flips[name] + 1).double().log2().int()
+            histogram[name] = {
+                kind: torch.bincount(doublings[which].flatten()).tolist()
+                for kind, which in (("kept", mask), ("pruned", ~mask))
+            }
+        return histogram
+
+    def _shots(self) -> dict[str, int] | None:
+        if self.aim is None:
+            return None
+        counts = {"over_shoots": self.aim.over_shoots, "under_shoots": self.aim.under_shoots}
+        return {kind: sum(int(count.sum()) for count in of.values()) for kind, of in counts.items()}
 
     def _save(self) -> None:
         state = {
@@ -218,6 +246,7 @@ class Run:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "pruner": self.pruner.state_dict(),
+            "aim": None if self.aim is None else self.aim.state_dict(),
             "scaler": self.scaler.state_dict(),
             "random": torch.get_rng_state(),
             "cuda_random": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
@@ -228,6 +257,8 @@ class Run:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.pruner.load_state_dict(state["pruner"])
+        if self.aim is not None:
+            self.aim.load_state_dict(state["aim"])
         self.scaler.load_state_dict(state["scaler"])
         self.step, self.seconds, self.metrics = state["step"], state["seconds"], state["metrics"]
         self.loss_sum.copy_(state["loss_sum"])

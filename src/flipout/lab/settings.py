@@ -22,7 +22,7 @@ from .models import MODELS
 COMMON = {"scope", "floor", "noise", "relative_to"}
 SCHEDULED = {"schedule", "prunings", "start", "end"}
 METHOD_OPTIONS: dict[str, set[str]] = {
-    "flipout": {"p"} | SCHEDULED | COMMON,
+    "flipout": {"p", "criterion"} | SCHEDULED | COMMON,
     "magnitude": SCHEDULED | COMMON,
     "random": SCHEDULED | COMMON,
     "magnitude-uncertainty": {"lambda", "horizon"} | SCHEDULED | COMMON,
@@ -63,6 +63,7 @@ class Settings(BaseModel):
     amp: bool = Field(False, description="half precision; needs a GPU")
     device: str = Field("cpu", description="cpu, cuda, cuda:1, mps")
     threads: int | None = Field(None, ge=1, description="CPU threads (else all)")
+    aim: bool = Field(False, description="count over- and under-shoots of zero (the aim test)")
     compile: Literal["auto", "yes", "no"] = Field("auto", description="compile the work around a step: auto, yes or no")
 
     schedule: Literal["default", "paper", "cubic", "one-shot"] | None = Field(
@@ -76,6 +77,7 @@ class Settings(BaseModel):
     noise: float | None = Field(None, ge=0, description="scale of the gradient noise, the paper's lambda")
     relative_to: Literal["gradient", "weight"] | None = Field(None, description="what the noise is relative to")
     p: float | None = Field(None, ge=0, description="flipout: power of the magnitude")
+    criterion: str | None = Field(None, description="flipout: score by this module:function instead")
     lambda_: float | None = Field(None, alias="lambda", ge=0, description="hoyer-square, magnitude-uncertainty")
     threshold: float | None = Field(None, ge=0, description="hoyer-square: what is pruned without a sparsity")
     fine_tune: float | None = Field(None, ge=0, description="hoyer-square: further epochs, as a share of epochs")

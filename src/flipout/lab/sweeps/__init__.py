@@ -1,0 +1,6 @@
+"""Sweeps: many runs from one grid, on the processes of this machine or on a Ray cluster."""
+
+from .grid import Grid, Planned, read_grid, shipped_grids
+from .sweep import Report, sweep
+
+__all__ = ["Grid", "Planned", "Report", "read_grid", "shipped_grids", "sweep"]

@@ -1,0 +1,164 @@
+"""Grids: a base run, and parts in which every setting that is given as a list is an axis. Tables [[part]] of one name
+make up one part.
+
+    title = "LeNet-300-100 on MNIST"
+
+    [base]                               # of every run; `recipe` names what it starts from
+    recipe = "default"
+    model = "lenet-300-100"
+
+    [[part]]                             # every method, at every sparsity, with every seed
+    name = "results"
+    method = ["flipout", "magnitude"]
+    sparsity = [0.9375, 0.99609375]
+    seed = [0, 1, 2]
+
+    [[part]]                             # settings that go together
+    name = "ablation"
+    variants = [{ method = "flipout", noise = 0.0 }, { method = "magnitude", noise = 1.0 }]
+    sparsity = [0.9375, 0.99609375]
+    seed = [0, 1, 2]
+"""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ..errors import LabError, unknown
+from ..settings import Settings, check_keys, make_settings
+
+LISTS = {"milestones"}  # settings that are lists themselves: an axis of them is a list of lists
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run of a grid, and the parts of the grid that it belongs to."""
+
+    settings: Settings
+    parts: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.settings.folder_name()
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What a grid file says; `runs()` is what comes of it."""
+
+    name: str
+    title: str
+    base: Mapping[str, Any]
+    parts: Mapping[str, Sequence[Mapping[str, Any]]]
+
+    def runs(self) -> list[Planned]:
+        """Every run once, in the order of the file; what several parts have in common is run once for all of them."""
+        planned: dict[str, Planned] = {}
+        for part, pieces in self.parts.items():
+            for settings in (settings for axes in pieces for settings in self._piece(part, axes)):
+                name = settings.folder_name()
+                before = planned.get(name, Planned(settings, ()))
+                if part not in before.parts:
+                    planned[name] = replace(before, parts=(*before.parts, part))
+        return list(planned.values())
+
+    def only(self, parts: Sequence[str]) -> Grid:
+        """The same grid with some of its parts."""
+        for part in parts:
+            if part not in self.parts:
+                raise unknown(f"part of the grid {self.name}:", part, self.parts)
+        return replace(self, parts={name: pieces for name, pieces in self.parts.items() if name in parts})
+
+    def with_base(self, **settings: Any) -> Grid:
+        """The same grid with other settings for every run."""
+        return replace(self, base={**self.base, **settings})
+
+    def _piece(self, part: str, axes: Mapping[str, Any]) -> Iterator[Settings]:
+        base = {key: value for key, value in self.base.items() if key != "recipe"}
+        recipe = self.base.get("recipe", "default")
+        choices = [list(_choices(key, value)) for key, value in axes.items()]
+        for combination in itertools.product(*choices):
+            chosen: dict[str, Any] = {}
+            for setting in combination:
+                chosen |= setting
+            try:
+                yield make_settings(recipe, **{**base, **chosen})
+            except LabError as error:
+                raise LabError(f"the part {part!r} of the grid {self.name} has a run that cannot be: {error}") from None
+
+
+def _choices(key: str, value: Any) -> Iterator[dict[str, Any]]:
+    if key == "variants":
+        yield from value
+    elif isinstance(value, list) and (key not in LISTS or (value and isinstance(value[0], list))):
+        yield from ({key: _plain(one)} for one in value)
+    else:
+        yield {key: _plain(value)}
+
+
+def _plain(value: Any) -> Any:
+    """TOML has no null; "none" stands for it."""
+    return None if value == "none" else value
+
+
+def shipped_grids() -> list[str]:
+    """The names of the grids that come with the lab."""
+    files = (path.name for path in resources.files(f"{__package__.rpartition('.')[0]}.grids").iterdir())
+    return sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml"))
+
+
+def read_grid(name: str | Path) -> Grid:
+    """A grid file, or one that comes with the lab, by name."""
+    path = Path(name)
+    if path.is_file():
+        text, name = path.read_text(encoding="utf-8"), path.stem
+    elif str(name) in shipped_grids():
+        folder = resources.files(f"{__package__.rpartition('.')[0]}.grids")
+        text, name = (folder / f"{name}.toml").read_text(encoding="utf-8"), str(name)
+    else:
+        raise unknown("grid", str(name), [*shipped_grids(), "a TOML file"])
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise LabError(f"the grid {name} is not TOML: {error}") from error
+    return parse_grid(name, content)
+
+
+def parse_grid(name: str, content: Mapping[str, Any]) -> Grid:
+    """Checks everything that a grid file says but the values of settings; those are checked where runs are made."""
+    for key in content:
+        if key not in ("title", "base", "part"):
+            raise unknown(f"key in the grid {name}:", key, ["title", "base", "part"])
+    base = content.get("base", {})
+    listed = content.get("part", [])
+    if not isinstance(base, dict) or not isinstance(listed, list) or not all(isinstance(part, dict) for part in listed):
+        raise LabError(f"the grid {name} needs a table [base] and tables [[part]]; see docs/sweeps.md")
+    if not listed:
+        raise LabError(f"the grid {name} has no [[part]]: say there what varies, for example seed = [0, 1, 2]")
+    check_keys({key: value for key, value in base.items() if key != "recipe"}, f"setting in the grid {name}:")
+    parts: dict[str, list[Mapping[str, Any]]] = {}
+    for number, axes in enumerate(listed, 1):
+        part = str(axes.get("name", f"part {number}"))
+        settings = {key: value for key, value in axes.items() if key != "name"}
+        parts.setdefault(part, []).append(_checked_axes(name, part, settings))
+    return Grid(name, str(content.get("title", name)), base, parts)
+
+
+def _checked_axes(grid: str, part: str, axes: Mapping[str, Any]) -> Mapping[str, Any]:
+    where = f"the part {part!r} of the grid {grid}"
+    variants = axes.get("variants", [{}])
+    if not isinstance(variants, list) or not variants or not all(isinstance(one, dict) for one in variants):
+        raise LabError(f"{where} needs variants = [{{ setting = value, ... }}, ...]")
+    check_keys({key: value for key, value in axes.items() if key != "variants"}, f"setting in {where}:")
+    for variant in variants:
+        check_keys(variant, f"setting in the variants of {where}:")
+    for key, value in axes.items():
+        if value == []:
+            raise LabError(f"{where} has an empty list for {key}; give at least one value")
+    return axes

@@ -1,0 +1,137 @@
+"""Sweeping with processes of this machine: one process a run, which dies with the sweep."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import threading
+import warnings
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from ..run import StoppedError
+from ..signals import stop_signals
+from .job import RETRIES, Engine, Job, Listener, Told, work
+
+GRACE = 60.0  # seconds for the runs to save themselves after being asked to stop
+
+
+@dataclass
+class Worker:
+    """A process that is busy with a job."""
+
+    job: Job
+    attempt: int
+    process: Any
+    news: Connection
+    alive: Connection  # the other end is in the process, which ends when this one closes
+    last: Told | None = None
+
+
+class Local(Engine):
+    """As many runs at a time as there are `jobs`, each with its share of the threads."""
+
+    def __init__(self, jobs: int | None = None, threads: int | None = None) -> None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.jobs = jobs or cores
+        self.threads = threads or max(1, cores // self.jobs)
+        # A server that has imported everything and forks: a run starts at once, and inherits no threads or locks.
+        if "forkserver" in multiprocessing.get_all_start_methods():
+            self.context: Any = multiprocessing.get_context("forkserver")
+            self.context.set_forkserver_preload([f"{__package__}.job"])
+        else:
+            self.context = multiprocessing.get_context("spawn")
+
+    def run(self, jobs: Sequence[Job], listener: Listener) -> None:
+        waiting = deque((job, 1) for job in jobs)
+        workers: list[Worker] = []
+        with stop_signals() as stopping:
+            try:
+                while (waiting or workers) and not stopping.is_set():
+                    while waiting and len(workers) < self.jobs:
+                        job, attempt = waiting.popleft()
+                        workers.append(self._start(job, attempt))
+                        listener.started(job, attempt)
+                    for worker in self._heard(workers, listener):
+                        workers.remove(worker)
+                        told = worker.last or Told("died", {"error": _exit(worker.process.exitcode)})
+                        if told.kind == "died" and worker.attempt <= RETRIES:
+                            waiting.appendleft((worker.job, worker.attempt + 1))
+                        else:
+                            listener.ended(worker.job, told)
+                if stopping.is_set():
+                    raise StoppedError("stopped; every run that was going on has saved itself")
+            finally:
+                _stop(workers)
+
+    def _start(self, job: Job, attempt: int) -> Worker:
+        news, theirs = self.context.Pipe(duplex=False)
+        held, alive = self.context.Pipe(duplex=False)
+        arguments = (job.settings.described(), job.folder, job.threads, theirs, held)
+        process = self.context.Process(target=_process, args=arguments, daemon=True, name=job.name)
+        process.start()
+        theirs.close()
+        held.close()
+        return Worker(job, attempt, process, news, alive)
+
+    def _heard(self, workers: Sequence[Worker], listener: Listener) -> list[Worker]:
+        """Waits a moment for news, passes them on, and gives the workers that have ended."""
+        by_connection = {worker.news: worker for worker in workers}
+        ended = []
+        for connection in wait(list(by_connection), timeout=0.2):
+            worker = by_connection[connection]  # type: ignore[index]
+            try:
+                told: Told = worker.news.recv()
+            except (EOFError, ConnectionResetError):
+                worker.process.join()
+                worker.news.close()
+                worker.alive.close()
+                ended.append(worker)
+                continue
+            if told.kind == "epoch":
+                listener.epoch(worker.job, told.about)
+            else:
+                worker.last = told
+        return ended
+
+
+def _stop(workers: Sequence[Worker]) -> None:
+    """Asks the runs to save themselves; what does not end in time is ended."""
+    for worker in workers:
+        worker.process.terminate()
+    for worker in workers:
+        worker.process.join(GRACE)
+        if worker.process.is_alive():
+            worker.process.kill()
+            worker.process.join()
+
+
+def _exit(code: int | None) -> str:
+    how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
+    return f"the process of the run {how}; if that was the system, it may have been short of memory"
+
+
+def _process(described: Mapping[str, Any], folder: str, threads: int, news: Connection, held: Connection) -> None:
+    """The whole life of a worker."""
+    if hasattr(os, "setsid"):
+        os.setsid()  # Ctrl-C is for the sweep, which asks its workers to stop
+    threading.Thread(target=_end_with, args=(held,), daemon=True).start()
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no pool of processes for each of many runs
+    warnings.simplefilter("ignore")  # what they say of a run is in its result
+    told = work(described, folder, threads, news.send)
+    news.send(told)
+    news.close()
+    sys.stdout.flush()
+    os._exit(0)  # no waiting for anything a library left behind
+
+
+def _end_with(held: Connection) -> None:
+    """Ends this process at once when the sweep has gone, however it went."""
+    try:
+        held.recv()
+    except (EOFError, OSError):
+        os._exit(1)
