@@ -28,10 +28,13 @@ from .lab.folders import read_settings
 from .lab.methods import ABOUT, schedule
 from .lab.models import MODELS
 from .lab.progress import view_for
+from .lab.reports import collect, write_report
+from .lab.reports.fetch import fetched
 from .lab.run import StoppedError, evaluate
 from .lab.settings import COMMON, METHOD_OPTIONS, SCHEDULED, fields, make_settings
-from .lab.sweeps import read_grid
+from .lab.sweeps import Grid, open_store, read_grid
 from .lab.sweeps import sweep as run_sweep
+from .lab.sweeps.cluster import Cluster
 from .lab.sweeps.local import Local
 from .lab.sweeps.view import SweepView, summary_table, told_as
 from .lab.trackers import TensorBoard
@@ -131,33 +134,62 @@ def plan(settings: lab.Settings) -> None:
 @app.command()
 def sweep(
     grids: Annotated[list[str], typer.Argument(help="grid files, or names of grids that come with the lab")],
-    out: Annotated[Path | None, typer.Option(help="folder of the runs (else runs/, and the grid's name)")] = None,
+    out: Annotated[str | None, typer.Option(help="folder or URL of the runs (else runs/, and the grid's name)")] = None,
     jobs: Annotated[int | None, typer.Option("-j", "--jobs", min=1, help="runs at a time (else one a core)")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="threads of a run (else its share of the cores)")] = None,
+    ray: Annotated[str | None, typer.Option(help="run on a Ray cluster: auto, or its address")] = None,
+    gpus: Annotated[float, typer.Option(min=0, help="with --ray: GPUs of a run, or a share of one")] = 0.0,
     part: Annotated[list[str] | None, typer.Option(help="only this part of the grids; may be given often")] = None,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE for every run, such as device=cuda; may be given often")
+    ] = None,
     again: Annotated[bool, typer.Option("--again", help="try runs that diverged once more")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list the runs, and run nothing")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="only the table at the end")] = False,
 ) -> None:
     """Run every run of a grid; run again to go on where it was stopped."""
-    chosen = [read_grid(grid) for grid in grids]
-    if part:
-        chosen = [grid.only(part) for grid in chosen]
+    chosen = [_chosen(grid, part, setting) for grid in grids]
     if dry_run:
         for grid in chosen:
             for run in grid.runs():
                 console.print(f"{told_as(run.settings)}  [dim]{', '.join(run.parts)}[/]", soft_wrap=True)
         return
-    folder = out or Path("runs") / chosen[0].name
+    store = open_store(out or f"runs/{chosen[0].name}")
+    if ray is not None and jobs is not None:
+        raise LabError("--jobs is for this machine; on a Ray cluster as many run as have room: leave it out")
+    engine = Local(jobs, threads) if ray is None else Cluster(ray, threads, gpus)
     try:
-        report = run_sweep(chosen, folder, Local(jobs, threads), SweepView(console, quiet=quiet), again=again)
+        report = run_sweep(chosen, store, engine, SweepView(console, quiet=quiet), again=again)
     except StoppedError as stopped:
         errors.print(f"{stopped}. To go on, run the same command again:\n  {_command()}", soft_wrap=True)
         raise typer.Exit(130) from None
     console.print(summary_table(report.status, report.reasons))
-    console.print(f"saved in {folder}", soft_wrap=True)
+    console.print(f"saved in {store}", soft_wrap=True)
     if report.count("failed"):
         raise typer.Exit(1)
+
+
+def _chosen(name: str, parts: list[str] | None, settings: list[str] | None) -> Grid:
+    grid = read_grid(name)
+    for pair in settings or []:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise LabError(f"--set {pair} is not KEY=VALUE")
+        grid = grid.with_base(**{key.replace("-", "_"): None if value == "none" else _value(value)})
+    return grid.only(parts) if parts else grid
+
+
+@app.command()
+def report(
+    runs: Annotated[str, typer.Argument(help="folder or URL of a sweep, or the results.json of an earlier report")],
+    out: Annotated[
+        Path | None, typer.Option(help="folder of the report (else the folder report in that of the runs)")
+    ] = None,
+) -> None:
+    """Make one page of many runs, with figures for print and tables."""
+    folder, target, links = fetched(runs, out)
+    path = write_report(collect(folder), target, runs_folder=links)
+    console.print(f"page: {path}\nfigures: {target / 'figures'}\ntables: {target / 'tables'}", soft_wrap=True)
 
 
 @app.command()

@@ -76,11 +76,11 @@ def compare(folder: Path, settings: Settings) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, patience: float = 0.0) -> Iterator[None]:
     """One process to a folder. The system gives the lock back when its holder dies, however it dies."""
     lock = filelock.FileLock(folder / LOCK)
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=patience)
     except filelock.Timeout as error:
         raise LabError(f"another process is training in {folder}; wait for it, or choose another --out") from error
     try:

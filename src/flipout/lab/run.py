@@ -47,16 +47,22 @@ class StoppedError(LabError):
 
 
 def train(
-    settings: Settings, folder: Path | str, *, view: View | None = None, trackers: Sequence[Tracker] = ()
+    settings: Settings,
+    folder: Path | str,
+    *,
+    view: View | None = None,
+    trackers: Sequence[Tracker] = (),
+    patience: float = 0.0,
 ) -> dict[str, Any]:
     """Trains and prunes a network, or goes on where an earlier call was stopped, and gives its result.
 
     A finished run is not run again. Killed at any moment and called again, it ends with the same `model.safetensors`,
-    byte for byte, on the same machine with the same number of threads.
+    byte for byte, on the same machine with the same number of threads. `patience` is how many seconds to wait for
+    another process that is training in the folder.
     """
     folder = Path(folder)
     prepare_folder(folder)
-    with locked(folder):
+    with locked(folder, patience):
         compare(folder, settings)
         if (folder / RESULT).exists():
             return read_json(folder / RESULT)
@@ -219,7 +225,7 @@ class Run:
         }
 
     def _flip_histogram(self) -> dict[str, dict[str, list[int]]] | None:
-        """How many weights of each layer, kept and pruned, flipped 0, 1, 2 to 3, 4 to 7, ... times."""
+        """How many weights of each layer, kept and pruned, flipped 0, 1 to 2, 3 to 6, 7 to 14, ... times."""
         if (flips := self.pruner.statistics.get("flips")) is None:
             return None
         histogram = {}

@@ -116,6 +116,10 @@ class Settings(BaseModel):
         """Plain data, by the names that recipes and the command line use."""
         return self.model_dump(mode="json", by_alias=True)
 
+    def told_briefly(self) -> dict[str, Any]:
+        """The same, without what is the default anyway."""
+        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+
     @property
     def total_epochs(self) -> int:
         """All epochs, the fine-tuning of Hoyer-Square included: 150 more for each 350 unless said otherwise."""

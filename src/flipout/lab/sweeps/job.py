@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -12,40 +13,39 @@ from typing import Any, Literal, Protocol
 import torch
 
 from ..errors import DivergedError, LabError
-from ..files import write_json
 from ..progress import Quiet
 from ..run import StoppedError, train
 from ..settings import Settings, validated
-from ..trackers import Tracker
+from .store import Mirror, is_url
 
-FAILURE = "failure.json"
 RETRIES = 2
+PATIENCE = 60.0  # seconds until the process of an earlier attempt has surely gone
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run that is to be done, in a folder of its own."""
+    """A run that is to be done; `where` is its own folder, or a URL."""
 
     name: str
     settings: Settings
-    folder: str
+    where: str
     threads: int
 
 
 @dataclass(frozen=True)
 class Told:
-    """What happened to a job. `died` is what may go well another time; the others are final, but `epoch`."""
+    """What happened to a job. `died` is what may go well another time; the others but `step` are final."""
 
-    kind: Literal["epoch", "done", "diverged", "failed", "died", "stopped"]
+    kind: Literal["step", "done", "diverged", "failed", "died", "stopped"]
     about: Mapping[str, Any]
 
 
 class Listener(Protocol):
     """Who is told what happens in a sweep."""
 
-    def started(self, job: Job, attempt: int) -> None: ...
-    def epoch(self, job: Job, metrics: Mapping[str, Any]) -> None: ...
-    def ended(self, job: Job, told: Told) -> None: ...
+    def retried(self, job: Job, attempt: int, reason: str) -> None: ...
+    def step(self, job: Job, about: Mapping[str, Any]) -> None: ...
+    def ended(self, job: Job, told: Told, attempts: int) -> None: ...
 
 
 class Engine(Protocol):
@@ -57,33 +57,42 @@ class Engine(Protocol):
         """Runs them all; what dies is tried again, twice. Raises StoppedError if it was asked to stop."""
 
 
-class Epochs(Quiet):
-    """Passes on what each epoch brought, at most a few times a second."""
+class Steps(Quiet):
+    """Passes on how far a run is, once in a while."""
 
     def __init__(self, tell: Callable[[Told], object], pause: float = 0.5) -> None:
-        self.tell, self.pause, self.last = tell, pause, -1.0
+        self.tell, self.pause, self.last = tell, pause, 0.0
 
     def start(self, name: str, steps: int, step: int) -> None:
         self.steps = steps
+        self.tell(Told("step", {"step": step, "steps": steps}))
+
+    def step(self, step: int) -> None:
+        now = time.monotonic()
+        if now - self.last > self.pause:
+            self.last = now
+            self.tell(Told("step", {"step": step, "steps": self.steps}))
 
     def epoch(self, metrics: Mapping[str, Any]) -> None:
-        now = time.monotonic()
-        if now - self.last >= self.pause:
-            self.last = now
-            self.tell(Told("epoch", {**metrics, "steps": self.steps}))
+        self.tell(Told("step", {**metrics, "steps": self.steps}))
 
 
 def work(
-    described: Mapping[str, Any],
-    folder: str,
-    threads: int,
-    tell: Callable[[Told], object],
-    trackers: Sequence[Tracker] = (),
+    described: Mapping[str, Any], where: str, threads: int, tell: Callable[[Told], object], *, attempt: int = 1
 ) -> Told:
     """Trains, and says how it ended; never raises for a reason that lies in the run."""
     torch.set_num_threads(threads)
     try:
-        return Told("done", train(validated(described), folder, view=Epochs(tell), trackers=trackers))
+        settings, patience = validated(described), PATIENCE if attempt > 1 else 0.0
+        if not is_url(where):
+            return Told("done", train(settings, where, view=Steps(tell), patience=patience))
+        with tempfile.TemporaryDirectory(prefix="flipout-") as scratch:
+            mirror = Mirror(where, Path(scratch))
+            mirror.fetch()
+            try:
+                return Told("done", train(settings, scratch, view=Steps(tell), trackers=[mirror]))
+            finally:
+                mirror.push()
     except StoppedError as error:
         return Told("stopped", {"error": str(error)})
     except DivergedError as error:
@@ -93,9 +102,3 @@ def work(
     except Exception as error:  # of whatever kind: the other runs go on
         reason = f"{type(error).__name__}: {error}"
         return Told("died", {"error": reason, "traceback": traceback.format_exc()})
-
-
-def record_failure(folder: Path, told: Told, attempts: int) -> None:
-    """Leaves the reason in the folder of the run."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / FAILURE, {"kind": told.kind, "attempts": attempts, **told.about})

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import sys
 import threading
 import warnings
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 from ..run import StoppedError
@@ -18,6 +18,8 @@ from ..signals import stop_signals
 from .job import RETRIES, Engine, Job, Listener, Told, work
 
 GRACE = 60.0  # seconds for the runs to save themselves after being asked to stop
+# What a run would import, torch's first optimizer step included.
+PRELOADED = [f"{__package__}.job", "torch._dynamo", "torch._inductor.compile_fx", "sklearn.datasets"]
 
 
 @dataclass
@@ -39,10 +41,11 @@ class Local(Engine):
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.jobs = jobs or cores
         self.threads = threads or max(1, cores // self.jobs)
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no pool of processes for each of many runs
         # A server that has imported everything and forks: a run starts at once, and inherits no threads or locks.
         if "forkserver" in multiprocessing.get_all_start_methods():
             self.context: Any = multiprocessing.get_context("forkserver")
-            self.context.set_forkserver_preload([f"{__package__}.job"])
+            self.context.set_forkserver_preload(PRELOADED)
         else:
             self.context = multiprocessing.get_context("spawn")
 
@@ -53,25 +56,24 @@ class Local(Engine):
             try:
                 while (waiting or workers) and not stopping.is_set():
                     while waiting and len(workers) < self.jobs:
-                        job, attempt = waiting.popleft()
-                        workers.append(self._start(job, attempt))
-                        listener.started(job, attempt)
+                        workers.append(self._start(*waiting.popleft()))
                     for worker in self._heard(workers, listener):
                         workers.remove(worker)
                         told = worker.last or Told("died", {"error": _exit(worker.process.exitcode)})
                         if told.kind == "died" and worker.attempt <= RETRIES:
                             waiting.appendleft((worker.job, worker.attempt + 1))
+                            listener.retried(worker.job, worker.attempt + 1, told.about["error"])
                         else:
-                            listener.ended(worker.job, told)
-                if stopping.is_set():
-                    raise StoppedError("stopped; every run that was going on has saved itself")
+                            listener.ended(worker.job, told, worker.attempt)
             finally:
                 _stop(workers)
+            if stopping.is_set():
+                raise StoppedError("stopped; every run that was going on has saved itself")
 
     def _start(self, job: Job, attempt: int) -> Worker:
         news, theirs = self.context.Pipe(duplex=False)
         held, alive = self.context.Pipe(duplex=False)
-        arguments = (job.settings.described(), job.folder, job.threads, theirs, held)
+        arguments = (job.settings.described(), job.where, job.threads, attempt, str(Path.cwd()), theirs, held)
         process = self.context.Process(target=_process, args=arguments, daemon=True, name=job.name)
         process.start()
         theirs.close()
@@ -92,8 +94,8 @@ class Local(Engine):
                 worker.alive.close()
                 ended.append(worker)
                 continue
-            if told.kind == "epoch":
-                listener.epoch(worker.job, told.about)
+            if told.kind == "step":
+                listener.step(worker.job, told.about)
             else:
                 worker.last = told
         return ended
@@ -112,21 +114,26 @@ def _stop(workers: Sequence[Worker]) -> None:
 
 def _exit(code: int | None) -> str:
     how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
-    return f"the process of the run {how}; if that was the system, it may have been short of memory"
+    return f"the process of the run {how}; the system does that when it is short of memory"
 
 
-def _process(described: Mapping[str, Any], folder: str, threads: int, news: Connection, held: Connection) -> None:
+def _process(
+    described: Mapping[str, Any],
+    where: str,
+    threads: int,
+    attempt: int,
+    folder: str,
+    news: Connection,
+    held: Connection,
+) -> None:
     """The whole life of a worker."""
     if hasattr(os, "setsid"):
         os.setsid()  # Ctrl-C is for the sweep, which asks its workers to stop
     threading.Thread(target=_end_with, args=(held,), daemon=True).start()
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no pool of processes for each of many runs
+    os.chdir(folder)  # where the user's own modules and relative paths are
     warnings.simplefilter("ignore")  # what they say of a run is in its result
-    told = work(described, folder, threads, news.send)
-    news.send(told)
+    news.send(work(described, where, threads, news.send, attempt=attempt))
     news.close()
-    sys.stdout.flush()
-    os._exit(0)  # no waiting for anything a library left behind
 
 
 def _end_with(held: Connection) -> None:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import filelock
 
 from ..errors import LabError
-from ..files import read_json, write_json
-from ..folders import RESULT, prepare_folder
+from ..folders import RESULT
 from .grid import Grid, Planned
-from .job import FAILURE, RETRIES, Engine, Job, Told, record_failure
+from .job import Engine, Job, Told
+from .store import Remote, Store
 from .view import SweepView
 
-SWEEP, LOCK = "sweep.json", "sweep.lock"
+SWEEP, LOCK, FAILURE = "sweep.json", "sweep.lock", "failure.json"
 Status = Literal["done", "skipped", "failed"]
 
 
@@ -31,52 +31,62 @@ class Report:
         return sum(one == status for one in self.status.values())
 
 
-def sweep(grids: Sequence[Grid], out: Path, engine: Engine, view: SweepView, *, again: bool = False) -> Report:
+def sweep(grids: Sequence[Grid], store: Store, engine: Engine, view: SweepView, *, again: bool = False) -> Report:
     """Runs what is not finished. A run that diverged would diverge again, so it is only tried `again` if asked to."""
     planned = {run.name: run for grid in grids for run in grid.runs()}
-    prepare_folder(out)
-    lock = filelock.FileLock(out / LOCK)
+    store.prepare()
+    with _locked(store):
+        threads = _describe(grids, store, engine.threads)
+        report, jobs = Report(), []
+        for name, run in planned.items():
+            if store.has(f"{name}/{RESULT}"):
+                report.status[name] = "skipped"
+            elif not again and (reason := diverged_before(store, name)):
+                report.status[name], report.reasons[name] = "failed", reason
+            else:
+                jobs.append(Job(name, run.settings, store.where(name), run.settings.threads or threads))
+        with view:
+            view.start(len(planned), len(planned) - len(jobs))
+            engine.run(jobs, _Listener(store, report, view))
+        return report
+
+
+def diverged_before(store: Store, name: str) -> str:
+    """Why a run broke down, if it did."""
+    if not store.has(f"{name}/{FAILURE}"):
+        return ""
+    failure = store.read(f"{name}/{FAILURE}")
+    return str(failure["error"]) if failure["kind"] == "diverged" else ""
+
+
+@contextlib.contextmanager
+def _locked(store: Store) -> Iterator[None]:
+    """One sweep to a folder; elsewhere than in a folder there are no locks to be had."""
+    if isinstance(store, Remote):
+        yield
+        return
+    lock = filelock.FileLock(store.root / LOCK)
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout as error:
-        raise LabError(f"another sweep is going on in {out}; wait for it, or choose another --out") from error
+        raise LabError(f"another sweep is going on in {store}; wait for it, or choose another --out") from error
     try:
-        threads = _describe(grids, out, engine.threads)
-        report, jobs = Report(), []
-        for name, run in planned.items():
-            if (out / name / RESULT).exists():
-                report.status[name] = "skipped"
-            elif not again and (reason := diverged_before(out / name)):
-                report.status[name], report.reasons[name] = "failed", reason
-            else:
-                jobs.append(Job(name, run.settings, str(out / name), run.settings.threads or threads))
-        listener = _Listener(report, view)
-        with view:
-            view.start(len(planned), len(planned) - len(jobs))
-            engine.run(jobs, listener)
-        return report
+        yield
     finally:
         lock.release()
 
 
-def diverged_before(folder: Path) -> str:
-    """Why a run broke down, if it did."""
-    if not (folder / FAILURE).exists():
-        return ""
-    failure = read_json(folder / FAILURE)
-    return str(failure["error"]) if failure["kind"] == "diverged" else ""
-
-
-def _describe(grids: Sequence[Grid], out: Path, threads: int) -> int:
+def _describe(grids: Sequence[Grid], store: Store, threads: int) -> int:
     """Notes which runs belong to which part of which grid, and gives the number of threads of a run: what a sweep was
     started with it goes on with, for the last bits of a result depend on it."""
-    content: dict[str, Any] = {"threads": threads, "grids": {}}
-    if (out / SWEEP).exists():
-        content = read_json(out / SWEEP)
+    content: dict[str, Any] = {"threads": threads, "grids": {}, "runs": {}}
+    if store.has(SWEEP):
+        content = store.read(SWEEP)
     for grid in grids:
-        before = content["grids"].get(grid.name, {"parts": {}})
-        content["grids"][grid.name] = {"title": grid.title, "parts": {**before["parts"], **_parts(grid.runs())}}
-    write_json(out / SWEEP, content)
+        runs, before = grid.runs(), content["grids"].get(grid.name, {"parts": {}})
+        content["grids"][grid.name] = {"title": grid.title, "parts": {**before["parts"], **_parts(runs)}}
+        content["runs"] |= {run.name: run.settings.told_briefly() for run in runs}
+    store.write(SWEEP, content)
     return int(content["threads"])
 
 
@@ -91,27 +101,23 @@ def _parts(runs: Sequence[Planned]) -> dict[str, list[str]]:
 class _Listener:
     """Keeps the report, records failures, and shows what happens."""
 
-    def __init__(self, report: Report, view: SweepView) -> None:
-        self.report, self.view = report, view
-        self.attempts: dict[str, int] = {}
+    def __init__(self, store: Store, report: Report, view: SweepView) -> None:
+        self.store, self.report, self.view = store, report, view
 
-    def started(self, job: Job, attempt: int) -> None:
-        self.attempts[job.name] = attempt
-        self.view.started(job, attempt)
+    def retried(self, job: Job, attempt: int, reason: str) -> None:
+        self.view.retried(job, attempt, reason)
 
-    def epoch(self, job: Job, metrics: Mapping[str, Any]) -> None:
-        self.view.epoch(job, metrics)
+    def step(self, job: Job, about: Mapping[str, Any]) -> None:
+        self.view.step(job, about)
 
-    def ended(self, job: Job, told: Told) -> None:
-        folder = Path(job.folder)
+    def ended(self, job: Job, told: Told, attempts: int) -> None:
+        failure = f"{job.name}/{FAILURE}"
         if told.kind == "done":
             self.report.status[job.name] = "done"
-            (folder / FAILURE).unlink(missing_ok=True)
+            self.store.remove(failure)
         else:
             self.report.status[job.name] = "failed"
-            reason = str(told.about["error"])
-            if told.kind == "died":
-                reason += f" (tried {self.attempts.get(job.name, RETRIES + 1)} times)"
-            self.report.reasons[job.name] = reason
-            record_failure(folder, told, self.attempts.get(job.name, 1))
+            tried = f" (tried {attempts} times)" if attempts > 1 else ""
+            self.report.reasons[job.name] = f"{told.about['error']}{tried}"
+            self.store.write(failure, {"kind": told.kind, "attempts": attempts, **told.about})
         self.view.ended(job, told)

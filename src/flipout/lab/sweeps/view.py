@@ -12,7 +12,7 @@ from rich.table import Table
 from ..progress import describe
 from ..settings import Settings
 from ..show import accuracy_of
-from .job import Job, Told
+from .job import RETRIES, Job, Told
 
 
 class SweepView:
@@ -43,15 +43,14 @@ class SweepView:
         self.say(f"{total} runs, of which {finished} are finished")
         self.all = self.progress.add_task("all runs", total=total, completed=finished, latest="")
 
-    def started(self, job: Job, attempt: int) -> None:
-        if attempt > 1:
-            self.say(f"{told_as(job.settings)}: died, and is tried again ({attempt - 1} of 2)")
-        if job.name not in self.tasks:
-            self.tasks[job.name] = self.progress.add_task(told_as(job.settings), total=None, latest="")
+    def retried(self, job: Job, attempt: int, reason: str) -> None:
+        self.say(f"{told_as(job.settings)}: died and is tried again, {attempt - 1} of {RETRIES} times: {reason}")
 
-    def epoch(self, job: Job, metrics: Mapping[str, Any]) -> None:
-        if (task := self.tasks.get(job.name)) is not None:
-            self.progress.update(task, total=metrics["steps"], completed=metrics["step"], latest=describe(metrics))
+    def step(self, job: Job, about: Mapping[str, Any]) -> None:
+        if job.name not in self.tasks:
+            self.tasks[job.name] = self.progress.add_task(told_as(job.settings), latest="")
+        latest: dict[str, Any] = {"latest": describe(about)} if "loss" in about else {}
+        self.progress.update(self.tasks[job.name], total=about["steps"], completed=about["step"], **latest)
 
     def ended(self, job: Job, told: Told) -> None:
         if (task := self.tasks.pop(job.name, None)) is not None:

@@ -1,0 +1,104 @@
+"""What runs are called: the network they train, and the method with whatever sets it apart from its fellows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..settings import Settings
+from ..sweeps.view import OPTIONS, method_options
+from .records import INDIFFERENT, Record
+
+METHOD_NAMES = {
+    "flipout": "FlipOut",
+    "magnitude": "Global magnitude",
+    "random": "Random",
+    "snip": "SNIP",
+    "hoyer-square": "Hoyer-Square",
+    "magnitude-uncertainty": "M&U",
+    "deep-r": "Deep-R",
+    "lottery": "Lottery tickets",
+    "dense": "Dense",
+    "keep-zeros": "Keep zeros",
+}
+MODEL_NAMES = {
+    "mlp": "MLP",
+    "lenet-300-100": "LeNet-300-100",
+    "lenet-5": "LeNet-5",
+    "conv-6": "Conv-6",
+    "resnet18": "ResNet18",
+    "vgg19": "VGG19",
+    "densenet121": "DenseNet121",
+}
+DATA_NAMES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "imagenette": "Imagenette"}
+SCHEDULES = {"default": "our schedule", "paper": "the paper's schedule"}
+_TOLD_APART = {"method", "sparsity", "seed", *OPTIONS}
+
+
+def network_of(settings: Settings) -> tuple[tuple[str, Any], ...]:
+    """Everything but the method, its options and the seed: runs that agree in this may be compared."""
+    described = settings.described()
+    told = {key: value for key, value in described.items() if key not in _TOLD_APART | INDIFFERENT}
+    return tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in told.items())
+
+
+def network_title(settings: Settings) -> str:
+    """A network, its data and its training in a line."""
+    data = DATA_NAMES.get(settings.data, settings.data)
+    width = f", {settings.width:g} of its channels" if settings.width != 1 else ""
+    held = ", on held-out training data" if settings.validate_ else ""
+    model = MODEL_NAMES.get(settings.model, settings.model)
+    return f"{model} on {data}{width}, {settings.epochs} epochs{held}"
+
+
+def by_network(runs: Iterable[Record]) -> dict[str, list[Record]]:
+    """Runs that may be compared, by a title; what a title does not tell apart is numbered."""
+    groups: dict[tuple[tuple[str, Any], ...], list[Record]] = {}
+    for run in runs:
+        groups.setdefault(network_of(run.settings), []).append(run)
+    titled: dict[str, list[Record]] = {}
+    for group in groups.values():
+        title = network_title(group[0].settings)
+        number = 2
+        while title in titled:
+            title, number = f"{network_title(group[0].settings)} ({number})", number + 1
+        titled[title] = group
+    return titled
+
+
+def labels(runs: Sequence[Record]) -> dict[str, str]:
+    """A label for each run, by its name: the method, and those of its options that are not the same everywhere."""
+    options = {run.name: _options(run.settings) for run in runs}
+    schedules = {given["schedule"] for given in options.values() if "schedule" in given}
+    return {run.name: _label(run.settings, options[run.name], len(schedules) > 1) for run in runs}
+
+
+def _options(settings: Settings) -> dict[str, Any]:
+    given = method_options(settings)
+    if settings.schedule is not None:
+        given["schedule"] = settings.schedule
+    return given
+
+
+def _label(settings: Settings, options: Mapping[str, Any], schedules_differ: bool) -> str:
+    said = [METHOD_NAMES.get(settings.method, settings.method)]
+    if settings.method == "hoyer-square" and settings.sparsity is not None:
+        said.append("exact count")
+    for name, value in options.items():
+        if name == "schedule":
+            if schedules_differ:
+                said.append(SCHEDULES.get(value, f"{value} schedule"))
+        elif name == "noise":
+            said.append("no noise" if value == 0 else f"noise {value:g}")
+        elif name == "relative_to":
+            said.append(f"noise relative to the {value}")
+        elif name == "criterion":
+            said.append("saliency as printed" if value.endswith(":printed_saliency") else value)
+        elif not (settings.method == "hoyer-square" and settings.sparsity is None and name == "lambda"):
+            said.append(f"{name.replace('_', ' ')} {value:g}" if isinstance(value, float) else f"{name} {value}")
+    return ", ".join(said)
+
+
+def percent(sparsity: float) -> str:
+    """93.75 %, 99.61 %, 99.9 %: as many digits as tell sparsities apart."""
+    return f"{100 * sparsity:.2f}".rstrip("0").rstrip(".") + " %"

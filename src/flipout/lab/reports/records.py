@@ -1,0 +1,157 @@
+"""What is known of the runs in a folder: their settings, results, epochs, and which parts of a grid they belong to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import LabError
+from ..files import read_json
+from ..folders import CONFIG, METRICS, RESULT
+from ..settings import Settings, validated
+from ..sweeps.sweep import FAILURE, SWEEP
+
+# Settings that do not change what a network is asked to do.
+INDIFFERENT = {"compile", "threads", "device", "amp", "aim"}
+KEPT_OF_RESULTS = (
+    "sparsity",
+    "nonzero",
+    "prunable",
+    "epochs",
+    "test_accuracy",
+    "validation_accuracy",
+    "dead_layers",
+    "aim",
+    "seconds",
+)
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run; without a result it is not finished, or failed for the reason given."""
+
+    name: str
+    settings: Settings
+    parts: tuple[str, ...]
+    result: Mapping[str, Any] | None = None
+    failure: str = ""
+    metrics: Sequence[Mapping[str, Any]] = ()
+    versions: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def accuracy(self) -> float | None:
+        """The last epoch's, never the best."""
+        if self.result is None:
+            return None
+        test = self.result["test_accuracy"]
+        return float(test if test is not None else self.result["validation_accuracy"])
+
+    @property
+    def sparsity(self) -> float | None:
+        """What was asked for, or what came out where nothing was asked for."""
+        if self.settings.sparsity is None:
+            return None if self.result is None else float(self.result["sparsity"])
+        return self.settings.sparsity
+
+
+@dataclass(frozen=True)
+class Records:
+    """Runs that are reported together."""
+
+    title: str
+    runs: tuple[Record, ...]
+
+    @property
+    def parts(self) -> list[str]:
+        """The parts that there are, in order."""
+        return list(dict.fromkeys(part for run in self.runs for part in run.parts))
+
+    def of(self, part: str) -> list[Record]:
+        return [run for run in self.runs if part in run.parts]
+
+
+def collect(folder: Path) -> Records:
+    """Reads the folder of a sweep with all its runs, those too that were never started, or any folder with runs in it.
+
+    A file is read as the results that an earlier report kept.
+    """
+    if folder.is_file():
+        return read_records(folder)
+    sweep = read_json(folder / SWEEP) if (folder / SWEEP).exists() else {"grids": {}, "runs": {}}
+    parts: dict[str, list[str]] = {name: [] for name in sweep["runs"]}
+    for grid in sweep["grids"].values():
+        for part, names in grid["parts"].items():
+            for name in names:
+                parts[name].append(part)
+    for path in sorted(folder.glob(f"*/{CONFIG}")):
+        parts.setdefault(path.parent.name, ["runs"])
+    if not parts:
+        raise LabError(f"{folder} has no runs in it; give the folder of a sweep, for example runs/quick")
+    runs = [_read_run(folder / name, tuple(of), sweep["runs"].get(name, {})) for name, of in parts.items()]
+    title = ", ".join(grid["title"] for grid in sweep["grids"].values()) or folder.name
+    return Records(title, tuple(runs))
+
+
+def _read_run(folder: Path, parts: tuple[str, ...], planned: Mapping[str, Any]) -> Record:
+    started = (folder / CONFIG).exists()
+    config = read_json(folder / CONFIG) if started else {"settings": planned, "versions": {}}
+    result = read_json(folder / RESULT) if (folder / RESULT).exists() else None
+    failure = read_json(folder / FAILURE)["error"] if result is None and (folder / FAILURE).exists() else ""
+    lines = (folder / METRICS).read_text(encoding="utf-8").splitlines() if (folder / METRICS).exists() else []
+    metrics = tuple(json.loads(line) for line in lines)
+    settings = validated(config["settings"])
+    return Record(folder.name, settings, parts, result, str(failure), metrics, config["versions"])
+
+
+def brief(records: Records) -> dict[str, Any]:
+    """The results as plain data, small enough to keep: what all runs share is said once."""
+    described = [run.settings.described() for run in records.runs]
+    shared = {key: value for key, value in described[0].items() if all(one[key] == value for one in described)}
+    versions = [dict(run.versions) for run in records.runs]
+    runs = []
+    for run, settings in zip(records.runs, described, strict=True):
+        one: dict[str, Any] = {
+            "settings": {key: value for key, value in settings.items() if key not in shared},
+            "parts": list(run.parts),
+        }
+        if run.result is not None:
+            one["result"] = {key: run.result[key] for key in KEPT_OF_RESULTS if run.result.get(key) is not None}
+        if run.failure:
+            one["failure"] = run.failure
+        runs.append(one)
+    seen = {key: sorted({str(one.get(key)) for one in versions}) for key in versions[0]}
+    return {"title": records.title, "versions": seen, "settings": shared, "runs": runs}
+
+
+def brief_text(records: Records) -> str:
+    """The same as JSON, one line a run."""
+    content = brief(records)
+    runs = ",\n".join("  " + json.dumps(run) for run in content.pop("runs"))
+    return json.dumps(content, indent=1)[:-2] + ',\n "runs": [\n' + runs + "\n ]\n}\n"
+
+
+def read_records(path: Path) -> Records:
+    """Results that were kept with `brief`."""
+    content = read_json(path)
+    versions = {key: ", ".join(values) for key, values in content["versions"].items()}
+    runs = []
+    for one in content["runs"]:
+        settings = validated({**content["settings"], **one["settings"]})
+        result = None
+        if "result" in one:
+            result = {**dict.fromkeys(KEPT_OF_RESULTS), "dead_layers": [], **one["result"]}
+        name = settings.folder_name()
+        runs.append(Record(name, settings, tuple(one["parts"]), result, one.get("failure", ""), (), versions))
+    return Records(content["title"], tuple(runs))
+
+
+def versions_of(runs: Iterable[Record]) -> str:
+    """The versions that runs were made with, in a line."""
+    seen: dict[str, set[str]] = {}
+    for run in runs:
+        for key, value in run.versions.items():
+            seen.setdefault(key, set()).add(str(value))
+    return ", ".join(f"{key} {' and '.join(sorted(values))}" for key, values in seen.items())

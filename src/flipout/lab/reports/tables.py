@@ -1,0 +1,138 @@
+"""Tables, and the forms they are written in."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.table import Table as RichTable
+
+from .labels import percent
+from .records import Record
+from .statistics import Cell, best, cells, dense, sparsities
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What stands in a cell of a table."""
+
+    text: str
+    bold: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, a heading, rows, and what must be said below."""
+
+    title: str
+    heading: tuple[str, ...]
+    rows: tuple[tuple[Entry, ...], ...]
+    notes: tuple[str, ...] = ()
+
+    def markdown(self) -> str:
+        lines = ["| " + " | ".join(self.heading) + " |", "|---" + "|---:" * (len(self.heading) - 1) + "|"]
+        for row in self.rows:
+            cells = (f"**{entry.text}**" if entry.bold else entry.text for entry in row)
+            lines.append("| " + " | ".join(text.replace("|", "\\|") for text in cells) + " |")
+        return "\n".join(lines) + "\n" + "".join(f"\n{note}\n" for note in self.notes)
+
+    def csv(self) -> str:
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(self.heading)
+        writer.writerows([entry.text for entry in row] for row in self.rows)
+        return out.getvalue()
+
+    def latex(self) -> str:
+        rows = [" & ".join(map(_latex, self.heading)) + r" \\", r"\midrule"]
+        for row in self.rows:
+            texts = (rf"\textbf{{{_latex(entry.text)}}}" if entry.bold else _latex(entry.text) for entry in row)
+            rows.append(" & ".join(texts) + r" \\")
+        body = "\n    ".join(rows)
+        columns = "l" + "r" * (len(self.heading) - 1)
+        notes = " ".join(map(_latex, (self.title + ".", *self.notes)))
+        return (
+            "\\begin{table}\n  \\centering\n"
+            f"  \\caption{{{notes}}}\n  \\begin{{tabular}}{{{columns}}}\n    \\toprule\n    {body}\n    \\bottomrule\n"
+            "  \\end{tabular}\n\\end{table}\n"
+        )
+
+    def html(self) -> str:
+        head = "".join(f"<th scope=col>{html.escape(text)}</th>" for text in self.heading)
+        body = ""
+        for first, *rest in self.rows:
+            texts = (f"<b>{html.escape(e.text)}</b>" if e.bold else html.escape(e.text) for e in rest)
+            body += f"<tr><th scope=row>{html.escape(first.text)}</th>{''.join(f'<td>{t}</td>' for t in texts)}</tr>\n"
+        notes = "".join(f"<p class=note>{html.escape(note)}</p>" for note in self.notes)
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"
+        return f"<div class=wide>{table}</div>{notes}"
+
+    def rich(self) -> RichTable:
+        table = RichTable(title=self.title, caption="\n".join(self.notes))
+        for number, text in enumerate(self.heading):
+            table.add_column(text, justify="right" if number else "left")
+        for row in self.rows:
+            table.add_row(*(f"[bold]{entry.text}[/]" if entry.bold else entry.text for entry in row))
+        return table
+
+
+_LATEX = {
+    "%": r"\%",
+    "&": r"\&",
+    "_": r"\_",
+    "#": r"\#",
+    "±": r"$\pm$",
+    "†": r"$^\dagger$",
+    "λ": r"$\lambda$",
+    "−": "--",
+}
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in text)
+
+
+BOLD = "Bold: the best, and what differs from it by less than the spread of the two."
+INTERPOLATED = "†: interpolated on log density, for the sparsity of this method is an outcome."
+
+
+def accuracy_table(title: str, runs: Sequence[Record]) -> Table:
+    """Methods against sparsities, as the paper prints it: mean and standard deviation over seeds."""
+    found = cells(runs)
+    columns = sparsities(found)
+    winners = {s: best({label: of[s] for label, of in found.items() if s in of}) for s in columns}
+    rows = []
+    for label, of in found.items():
+        texts = [Entry(str(of.get(s, Cell(())))) for s in columns]
+        rows.append((Entry(label), *(Entry(e.text, label in winners[s]) for e, s in zip(texts, columns, strict=True))))
+    if (reference := dense(runs)) is not None:
+        rows.append((Entry("Dense (nothing pruned)"), *[Entry(str(reference))] * len(columns)))
+    notes = [BOLD] if len(found) > 1 else []
+    if any(cell.interpolated for of in found.values() for cell in of.values()):
+        notes.append(INTERPOLATED)
+    return Table(title, ("method", *map(percent, columns)), tuple(rows), tuple(notes))
+
+
+def dead_table(title: str, runs: Sequence[Record]) -> Table | None:
+    """In how many runs layers died, and which; None if none did."""
+    found = cells(runs)
+    columns = sparsities(found)
+    rows = []
+    for label, of in found.items():
+        if any(cell.runs_with_dead for cell in of.values()):
+            rows.append((Entry(label), *(Entry(_dead(of.get(s, Cell(())))) for s in columns)))
+    if not rows:
+        return None
+    note = "In how many runs a layer lost its last weight, and which. Methods that are not named here lost none."
+    return Table(title, ("method", *map(percent, columns)), tuple(rows), (note,))
+
+
+def _dead(cell: Cell) -> str:
+    if not cell.runs_with_dead:
+        return "" if cell.values else "missing"
+    names = sorted(set(cell.dead))
+    told = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return f"{cell.runs_with_dead} of {cell.seeds}: {told}"

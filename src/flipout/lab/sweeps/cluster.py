@@ -1,0 +1,83 @@
+"""Sweeping on a Ray cluster: every run is a task that takes its CPUs and GPUs wherever they are free."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import LabError
+from ..run import StoppedError
+from ..signals import stop_signals
+from .job import RETRIES, Engine, Job, Listener, Told, work
+
+GRACE = 60.0
+
+
+class Cluster(Engine):
+    """`address` is "auto" for the cluster that this machine belongs to, or where its head is (ray://host:10001).
+
+    The folder of the sweep must be one that all machines see, or a URL. What a machine takes with it when it goes is
+    tried again elsewhere, from its last checkpoint.
+    """
+
+    def __init__(self, address: str, threads: int | None = None, gpus: float = 0.0) -> None:
+        self.address, self.threads, self.gpus = address, threads or 1, gpus
+        try:
+            import ray
+        except ImportError as error:
+            raise LabError("--ray needs the package ray: pip install 'flipout[ray]'") from error
+        self.ray: Any = ray
+
+    def run(self, jobs: Sequence[Job], listener: Listener) -> None:
+        ray, ours = self.ray, not self.ray.is_initialized()
+        if ours:
+            try:
+                ray.init(address=self.address, log_to_driver=False, configure_logging=False)
+            except (ConnectionError, RuntimeError, ValueError) as error:
+                raise LabError(
+                    f"there is no Ray cluster at {self.address!r} ({error}); start one with `ray start --head`"
+                ) from error
+        try:
+            with stop_signals() as stopping:
+                running = {self._submit(job, 1): (job, 1) for job in jobs}
+                while running and not stopping.is_set():
+                    for done in ray.wait(list(running), timeout=0.2)[0]:
+                        job, attempt = running.pop(done)
+                        told = self._outcome(done)
+                        if told.kind == "died" and attempt <= RETRIES:
+                            listener.retried(job, attempt + 1, told.about["error"])
+                            running[self._submit(job, attempt + 1)] = (job, attempt + 1)
+                        else:
+                            listener.ended(job, told, attempt)
+                if stopping.is_set():
+                    self._cancel(list(running))
+                    raise StoppedError("stopped; every run that was going on has saved itself")
+        finally:
+            if ours:
+                ray.shutdown()
+
+    def _submit(self, job: Job, attempt: int) -> Any:
+        # Ray's own retries would not be told of; and a run asks for CPUs, so that machines are not overfull.
+        task = self.ray.remote(num_cpus=job.threads, num_gpus=self.gpus, max_retries=0)(_task)
+        return task.remote(job.settings.described(), job.where, job.threads, attempt)
+
+    def _outcome(self, done: Any) -> Told:
+        try:
+            kind, about = self.ray.get(done)
+            return Told(kind, about)
+        except self.ray.exceptions.RayError as error:  # the worker or its machine has gone
+            return Told("died", {"error": f"{type(error).__name__}: {str(error).splitlines()[0]}"})
+
+    def _cancel(self, running: list[Any]) -> None:
+        """Interrupts the runs, which save themselves."""
+        for one in running:
+            self.ray.cancel(one, force=False)
+        self.ray.wait(running, num_returns=len(running), timeout=GRACE)
+
+
+def _task(described: Mapping[str, Any], where: str, threads: int, attempt: int) -> tuple[str, Mapping[str, Any]]:
+    """What runs on the cluster; plain data goes back, whatever version of the code is there."""
+    warnings.simplefilter("ignore")
+    told = work(described, where, threads, lambda _: None, attempt=attempt)
+    return told.kind, told.about

@@ -1,0 +1,122 @@
+"""The same sweep on a real Ray cluster of two nodes, one of which is killed on the way."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from flipout.lab.errors import LabError
+from flipout.lab.sweeps import Report, open_store, sweep
+from flipout.lab.sweeps.cluster import Cluster
+from flipout.lab.sweeps.grid import Grid, parse_grid
+from flipout.lab.sweeps.job import Job
+from flipout.lab.sweeps.local import Local
+from flipout.lab.sweeps.view import SweepView
+
+pytestmark = [
+    pytest.mark.slow,
+    # Ray leaves sockets and files of its own open, and speaks of what it will change.
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
+ray = pytest.importorskip("ray")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A head that runs nothing, and two nodes with a CPU each."""
+    from ray.cluster_utils import Cluster as RayCluster
+
+    os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
+    started = RayCluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    for _ in range(2):
+        started.add_node(num_cpus=1)
+    started.wait_for_nodes()
+    ray.init(address=started.address, log_to_driver=False)
+    yield started
+    ray.shutdown()
+    started.shutdown()
+
+
+def grid(epochs: int, **part: Any) -> Grid:
+    base = {"data": "digits", "model": "mlp", "epochs": epochs, "width": 0.5, "batch_size": 16, "learning_rate": 0.03}
+    return parse_grid("test", {"base": base, "part": [{"sparsity": 0.9, **part}]})
+
+
+def quiet() -> SweepView:
+    return SweepView(Console(file=io.StringIO(), width=200), quiet=True)
+
+
+def results(out: Path) -> dict[str, Any]:
+    found = {path.parent.name: json.loads(path.read_text()) for path in out.glob("*/result.json")}
+    return {name: {**result, "seconds": 0} for name, result in found.items()}
+
+
+def same(one: Path, other: Path) -> None:
+    assert results(one) == results(other)
+    for model in one.glob("*/model.safetensors"):
+        assert model.read_bytes() == (other / model.parent.name / model.name).read_bytes()
+
+
+class Killing(SweepView):
+    """Kills a node as soon as two runs have a checkpoint."""
+
+    def __init__(self, cluster: Any, node: Any, out: Path) -> None:
+        super().__init__(Console(file=io.StringIO(), width=200))
+        self.cluster, self.node, self.out, self.retries = cluster, node, out, [str()][:0]
+
+    def retried(self, job: Job, attempt: int, reason: str) -> None:
+        self.retries.append(reason)
+
+
+def test_a_sweep_outlives_a_node(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = grid(25, method=["flipout", "magnitude"], seed=[0, 1])
+    sweep([chosen], open_store(str(tmp_path / "local")), Local(1, 1), quiet())
+    node = cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+    view = Killing(cluster, node, tmp_path / "ray")
+    engine, waited = Cluster(cluster.address), ray.wait
+
+    def wait(running: list[Any], **options: Any) -> Any:
+        """Where the sweep waits anyway: once three runs are under way, the node of one of them is killed."""
+        if view.node is not None and len(list(view.out.glob("*/checkpoint/*.ckpt"))) >= 3:
+            cluster.remove_node(view.node, allow_graceful=False)
+            view.node = None
+        return waited(running, **options)
+
+    monkeypatch.setattr(ray, "wait", wait)
+    report = sweep([chosen], open_store(str(tmp_path / "ray")), engine, view)
+    assert view.node is None, "it was over before the node was killed"
+    assert set(report.status.values()) == {"done"}
+    same(tmp_path / "local", tmp_path / "ray")
+
+
+def test_results_at_a_url(cluster: Any, tmp_path: Path) -> None:
+    chosen = grid(3, method=["flipout", "magnitude"])
+    sweep([chosen], open_store(str(tmp_path / "local")), Local(1, 1), quiet())
+    sweep([chosen], open_store(f"file://{tmp_path}/ray"), Cluster(cluster.address), quiet())
+    same(tmp_path / "local", tmp_path / "ray")
+
+
+def test_failures_are_recorded(cluster: Any, tmp_path: Path) -> None:
+    chosen = grid(2, method="magnitude", learning_rate=[0.1, 1e20])
+    report: Report = sweep([chosen], open_store(str(tmp_path)), Cluster(cluster.address), quiet())
+    assert sorted(report.status.values()) == ["done", "failed"]
+    (failure,) = tmp_path.glob("*/failure.json")
+    assert json.loads(failure.read_text())["kind"] == "diverged"
+
+
+def test_no_cluster_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(**_: Any) -> None:
+        raise ConnectionError("could not find any running Ray instance")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", refuses)
+    with pytest.raises(LabError, match="no Ray cluster at 'auto'.*ray start --head"):
+        sweep([grid(1)], open_store(str(tmp_path)), Cluster("auto"), quiet())

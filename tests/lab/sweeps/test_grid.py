@@ -1,0 +1,144 @@
+"""Grids: what a file says is what is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flipout.lab.errors import LabError
+from flipout.lab.sweeps import read_grid, shipped_grids
+from flipout.lab.sweeps.grid import Grid, parse_grid
+
+SPARSITIES = [1 - 2.0**-m for m in (2, 4, 6, 8, 10)]
+
+
+def grid(*parts: dict[str, Any], **base: Any) -> Grid:
+    return parse_grid("test", {"base": base, "part": list(parts)})
+
+
+def test_every_combination_once() -> None:
+    runs = grid({"method": ["flipout", "magnitude"], "sparsity": [0.5, 0.9], "seed": [0, 1, 2]}, epochs=3).runs()
+    found = {(run.settings.method, run.settings.sparsity, run.settings.seed) for run in runs}
+    assert found == {(m, s, i) for m in ("flipout", "magnitude") for s in (0.5, 0.9) for i in range(3)}
+    assert len(runs) == 12
+    assert all(run.settings.epochs == 3 for run in runs)
+
+
+def test_variants_go_together_with_the_axes() -> None:
+    variants = [{"method": "flipout", "noise": 0.0}, {"method": "snip", "rounds": 3}]
+    runs = grid({"variants": variants, "seed": [0, 1]}).runs()
+    found = [(r.settings.method, r.settings.noise, r.settings.rounds, r.settings.seed) for r in runs]
+    assert found == [("flipout", 0.0, None, 0), ("flipout", 0.0, None, 1), ("snip", None, 3, 0), ("snip", None, 3, 1)]
+
+
+def test_a_run_of_two_parts_is_run_once() -> None:
+    runs = grid(
+        {"name": "results", "method": ["flipout", "random"]},
+        {"name": "ablation", "method": ["flipout", "magnitude"]},
+    ).runs()
+    assert [(run.settings.method, run.parts) for run in runs] == [
+        ("flipout", ("results", "ablation")),
+        ("random", ("results",)),
+        ("magnitude", ("ablation",)),
+    ]
+
+
+def test_parts_of_one_name_are_one_part() -> None:
+    both = grid({"name": "a", "method": "flipout"}, {"name": "a", "method": "dense"}, {"name": "b", "method": "random"})
+    assert [run.settings.method for run in both.only(["a"]).runs()] == ["flipout", "dense"]
+
+
+def test_lists_that_are_settings_are_no_axes() -> None:
+    (one,) = grid({"milestones": [100, 200]}).runs()
+    assert one.settings.milestones == (100, 200)
+    two = grid({"milestones": [[100], [200, 300]]}).runs()
+    assert [run.settings.milestones for run in two] == [(100,), (200, 300)]
+
+
+def test_none_is_written_as_text() -> None:
+    (run,) = grid({"method": "hoyer-square", "sparsity": "none"}).runs()
+    assert run.settings.sparsity is None
+
+
+def test_the_base_is_overridden_for_every_run() -> None:
+    changed = grid({"seed": [0, 1]}, epochs=3).with_base(device="cpu", epochs=5)
+    assert {run.settings.epochs for run in changed.runs()} == {5}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"part": [{"sparsty": [0.5]}]}, "did you mean 'sparsity'"),
+        ({"base": {"metod": "snip"}, "part": [{}]}, "did you mean 'method'"),
+        ({"parts": []}, "did you mean 'part'"),
+        ({"base": {}}, "has no \\[\\[part\\]\\]"),
+        ({"part": [{"seed": []}]}, "empty list for seed"),
+        ({"part": [{"variants": [1]}]}, "needs variants"),
+        ({"part": [{"variants": [{"nois": 1}]}]}, "did you mean 'noise'"),
+        ({"part": {"seed": 1}}, "needs a table"),
+    ],
+)
+def test_what_a_file_gets_wrong_is_told(content: dict[str, Any], words: str) -> None:
+    with pytest.raises(LabError, match=words):
+        parse_grid("test", content).runs()
+
+
+def test_a_run_that_cannot_be_is_told_with_its_part() -> None:
+    with pytest.raises(LabError, match=r"part 'x' of the grid test .* snip takes no --p"):
+        grid({"name": "x", "method": ["flipout", "snip"], "p": 2.0}).runs()
+
+
+def test_files(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('[base]\nrecipe = "paper"\nepochs = 7\n[[part]]\nseed = [0, 1]\n')
+    runs = read_grid(path).runs()
+    assert [run.settings.seed for run in runs] == [0, 1]
+    assert runs[0].settings.schedule == "paper"
+    path.write_text("[base")
+    with pytest.raises(LabError, match="mine is not TOML"):
+        read_grid(path)
+    with pytest.raises(LabError, match="did you mean 'quick'"):
+        read_grid("quik")
+
+
+@pytest.mark.parametrize("name", shipped_grids())
+def test_shipped_grids_are_sound(name: str) -> None:
+    shipped = read_grid(name)
+    assert {"results", "ablation", "schedules"} <= set(shipped.parts)
+    assert len(shipped.runs()) == len({run.name for run in shipped.runs()})
+
+
+@pytest.mark.parametrize("network", ["resnet18", "vgg19", "densenet121"])
+def test_the_papers_grids(network: str) -> None:
+    """Section 4, figure by figure and table by table."""
+    paper = read_grid(f"paper-{network}")
+    runs = [run.settings for run in paper.runs()]
+    assert {(r.model, r.epochs, r.batch_size, r.learning_rate, r.momentum, r.weight_decay) for r in runs} == {
+        (network, 350, 128, 0.1, 0.9, 5e-4)
+    }
+    assert {r.milestones for r in runs} == {(150, 250)}
+
+    def of(part: str) -> list[Any]:
+        return [run.settings for run in paper.only([part]).runs()]
+
+    for method in ("flipout", "magnitude", "random", "snip"):
+        found = {(r.sparsity, r.seed) for r in of("results") if r.method == method}
+        assert found == {(sparsity, seed) for sparsity in SPARSITIES for seed in range(3)}
+        scheduled = {r.schedule for r in of("results") if r.method == method}
+        assert scheduled == ({None} if method == "snip" else {"paper"})
+    hoyer = {r.lambda_ for r in of("results") if r.method == "hoyer-square"}
+    assert sorted(hoyer) == pytest.approx([d * 10.0**e for e in range(-7, -2) for d in (1, 3, 6)])
+    assert {(r.method, r.noise) for r in of("ablation")} == {
+        ("flipout", None),
+        ("flipout", 0.0),
+        ("magnitude", None),
+        ("magnitude", 1.0),
+    }
+    assert all(r.validate_ for part in ("table2", "table3") for r in of(part))
+    lambdas = sorted({r.noise for r in of("table2")})
+    assert lambdas == pytest.approx([0.75 + 0.05 * i for i in range(16)])
+    assert {r.p for r in of("table3")} == {0.0, 0.5, 1.0, 2.0, 4.0}
+    for part in ("table2", "table3"):
+        assert {r.sparsity for r in of(part)} == {0.9375, 0.9990234375}

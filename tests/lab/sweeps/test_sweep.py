@@ -1,0 +1,229 @@
+"""Sweeps on this machine: nothing is run twice, nothing is lost, nothing goes on alone."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from flipout.lab.errors import LabError
+from flipout.lab.sweeps import Report, open_store, sweep
+from flipout.lab.sweeps.grid import Grid, parse_grid
+from flipout.lab.sweeps.local import Local
+from flipout.lab.sweeps.view import SweepView, summary_table
+
+BASE = {"data": "digits", "model": "mlp", "epochs": 2, "width": 0.25}
+
+
+def grid(*parts: dict[str, Any], **base: Any) -> Grid:
+    return parse_grid("test", {"base": {**BASE, **base}, "part": list(parts)})
+
+
+def run(chosen: Grid, out: Path | str, jobs: int = 2, **options: Any) -> tuple[Report, str]:
+    console = Console(record=True, width=200, file=io.StringIO())
+    report = sweep([chosen], open_store(str(out)), Local(jobs, 1), SweepView(console), **options)
+    console.print(summary_table(report.status, report.reasons))
+    return report, console.export_text()
+
+
+def results(out: Path) -> dict[str, Any]:
+    found = {path.parent.name: json.loads(path.read_text()) for path in out.glob("*/result.json")}
+    return {name: {**result, "seconds": 0} for name, result in found.items()}
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A module of the user's own, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / f"mine_{tmp_path.name.replace('-', '_')}.py"
+    yield path
+    sys.modules.pop(path.stem, None)
+
+
+def test_all_runs_are_run_and_then_skipped(tmp_path: Path) -> None:
+    chosen = grid({"name": "a", "method": ["magnitude", "random"], "seed": [0, 1]})
+    report, said = run(chosen, tmp_path)
+    assert set(report.status.values()) == {"done"}
+    assert len(results(tmp_path)) == 4
+    assert "4/4" in said
+    described = json.loads((tmp_path / "sweep.json").read_text())
+    assert set(described["grids"]["test"]["parts"]["a"]) == set(report.status)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/result.json")}
+    report, said = run(chosen, tmp_path)
+    assert set(report.status.values()) == {"skipped"}
+    assert "4 runs, of which 4 are finished" in said
+    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/result.json")}
+
+
+def test_more_workers_bring_the_same_results(tmp_path: Path) -> None:
+    chosen = grid({"method": ["flipout", "snip"], "seed": [0, 1]})
+    run(chosen, tmp_path / "one", jobs=1)
+    run(chosen, tmp_path / "three", jobs=3)
+    assert results(tmp_path / "one") == results(tmp_path / "three")
+    for path in (tmp_path / "one").glob("*/model.safetensors"):
+        assert path.read_bytes() == (tmp_path / "three" / path.parent.name / path.name).read_bytes()
+
+
+def test_a_run_that_diverges_is_recorded_and_the_others_go_on(tmp_path: Path) -> None:
+    chosen = grid({"learning_rate": [0.1, 1e20], "method": "magnitude"})
+    report, said = run(chosen, tmp_path)
+    (failed,) = report.reasons
+    assert sorted(report.status.values()) == ["done", "failed"]
+    assert "diverged" in report.reasons[failed]
+    assert "failed" in said
+    record = json.loads((tmp_path / failed / "failure.json").read_text())
+    assert record["kind"] == "diverged"
+    assert record["attempts"] == 1
+    report, said = run(chosen, tmp_path)  # it would diverge again: told, and not tried
+    assert sorted(report.status.values()) == ["failed", "skipped"]
+    assert "2 runs, of which 2 are finished" in said
+    report, said = run(chosen, tmp_path, again=True)
+    assert "2 runs, of which 1 are finished" in said
+
+
+def test_a_run_that_dies_is_tried_twice_more(tmp_path: Path, module: Path) -> None:
+    """The network kills its process the first two times that it is made."""
+    module.write_text(
+        "import os, signal, pathlib\n"
+        "from torch import nn\n"
+        "def dies(shape, classes, width):\n"
+        f"    died = pathlib.Path({str(tmp_path / 'died')!r})\n"
+        "    times = int(died.read_text()) if died.exists() else 0\n"
+        "    if times < int(pathlib.Path('deaths').read_text()):\n"
+        "        died.write_text(str(times + 1))\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
+    )
+    chosen = grid({"model": f"{module.stem}:dies", "method": "magnitude"})
+    (tmp_path / "deaths").write_text("2")
+    report, said = run(chosen, tmp_path / "out")
+    assert list(report.status.values()) == ["done"], said
+    assert said.count("tried again") == 2
+    assert "killed by signal 9" in said
+    (tmp_path / "deaths").write_text("99")
+    report, _ = run(chosen.with_base(seed=1), tmp_path / "out")
+    ((name, reason),) = report.reasons.items()
+    assert "tried 3 times" in reason
+    assert json.loads((tmp_path / "out" / name / "failure.json").read_text())["kind"] == "died"
+    (tmp_path / "deaths").write_text("0")  # what died may live another day
+    report, _ = run(chosen.with_base(seed=1), tmp_path / "out")
+    assert list(report.status.values()) == ["done"]
+    assert not (tmp_path / "out" / name / "failure.json").exists()
+
+
+def test_an_unexpected_error_keeps_its_traceback(tmp_path: Path, module: Path) -> None:
+    module.write_text("def broken(shape, classes, width):\n    return 1 / 0\n")
+    report, _ = run(grid({"model": f"{module.stem}:broken", "method": "magnitude"}), tmp_path / "out")
+    ((name, reason),) = report.reasons.items()
+    assert "ZeroDivisionError" in reason
+    assert "1 / 0" in json.loads((tmp_path / "out" / name / "failure.json").read_text())["traceback"]
+
+
+def test_one_sweep_to_a_folder(tmp_path: Path) -> None:
+    import filelock
+
+    with filelock.FileLock(tmp_path / "sweep.lock"), pytest.raises(LabError, match="another sweep is going on"):
+        run(grid({"seed": 0}), tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LabError, match="cannot be written to"):
+        run(grid({"seed": 0}), tmp_path / "file" / "out")
+
+
+def test_threads_stay_what_they_were(tmp_path: Path) -> None:
+    run(grid({"seed": 0, "method": "magnitude"}), tmp_path)
+    store = open_store(str(tmp_path))
+    sweep([grid({"seed": 1, "method": "magnitude"})], store, Local(1, 2), SweepView(Console(), quiet=True))
+    used = [json.loads(path.read_text())["versions"]["threads"] for path in tmp_path.glob("*/config.json")]
+    assert used == [1, 1]
+
+
+def test_results_at_a_url(tmp_path: Path) -> None:
+    """The same bytes as in a folder; goes on from what is there."""
+    chosen = grid({"method": ["magnitude", "flipout"], "seed": 0})
+    url = f"file://{tmp_path}/elsewhere"
+    run(chosen, tmp_path / "here")
+    report, _ = run(chosen, url)
+    assert set(report.status.values()) == {"done"}
+    assert results(tmp_path / "here") == results(tmp_path / "elsewhere")
+    for path in (tmp_path / "here").glob("*/model.safetensors"):
+        assert path.read_bytes() == (tmp_path / "elsewhere" / path.parent.name / path.name).read_bytes()
+    assert not list((tmp_path / "elsewhere").glob("*/checkpoint/*.ckpt"))
+    report, _ = run(chosen, url)
+    assert set(report.status.values()) == {"skipped"}
+    with pytest.raises(LabError, match="cannot be opened"):
+        run(chosen, "nonsense://x")
+
+
+GRID = """
+[base]
+data = "digits"
+model = "mlp"
+epochs = {epochs}
+batch_size = 16
+learning_rate = 0.03
+[[part]]
+method = ["flipout", "magnitude"]
+seed = [0, 1]
+sparsity = 0.9
+"""
+
+
+def command(path: Path, out: Path) -> list[str]:
+    return [sys.executable, "-m", "flipout.cli", "sweep", str(path), "--out", str(out), "-j", "2", "--threads", "1"]
+
+
+def workers_of(out: Path) -> set[int]:
+    """The processes that hold the lock of a run in this folder."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                held = {os.readlink(link) for link in (entry / "fd").iterdir()}
+            except OSError:
+                continue
+            if any(path.startswith(str(out)) and path.endswith("run.lock") for path in held):
+                found.add(int(entry.name))
+    return found
+
+
+def wait_for_epoch(out: Path, sweeping: subprocess.Popen[str]) -> None:
+    """Until two runs have a checkpoint."""
+    while sum(1 for _ in out.glob("*/checkpoint/*.ckpt")) < 2:
+        assert sweeping.poll() is None
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_killed_and_restarted_it_ends_the_same(tmp_path: Path, how: signal.Signals) -> None:
+    """Its workers die with it, and the results are those of a sweep in one go."""
+    path = tmp_path / "grid.toml"
+    path.write_text(GRID.format(epochs=12))
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    subprocess.run([*command(path, whole), "--quiet"], check=True, capture_output=True)
+    sweeping = subprocess.Popen(command(path, parts), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for_epoch(parts, sweeping)
+    sweeping.send_signal(how)
+    _, complaint = sweeping.communicate()
+    while workers_of(parts):  # they go by themselves, or this hangs
+        pass
+    if how != signal.SIGKILL:
+        assert sweeping.returncode == 130
+        assert "run the same command again" in complaint
+        assert "Traceback" not in complaint
+    assert len(results(parts)) < 4
+    subprocess.run([*command(path, parts), "--quiet"], check=True, capture_output=True)
+    assert results(whole) == results(parts)
+    for model in whole.glob("*/model.safetensors"):
+        assert model.read_bytes() == (parts / model.parent.name / model.name).read_bytes()
