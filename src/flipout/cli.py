@@ -24,15 +24,19 @@ from .lab.data import DATA
 from .lab.data.batches import prepare, validation_size
 from .lab.demo import demo as run_demo
 from .lab.errors import LabError
+from .lab.files import write_bytes
 from .lab.folders import read_settings
 from .lab.methods import ABOUT, schedule
 from .lab.models import MODELS
 from .lab.progress import view_for
 from .lab.reports import collect, write_report
 from .lab.reports.fetch import fetched
+from .lab.reports.reproduce import ITEMS, SCALES, check_item, grids_of, made_again, schedule_table
+from .lab.reports.results import results_page
 from .lab.run import StoppedError, evaluate
 from .lab.settings import COMMON, METHOD_OPTIONS, SCHEDULED, fields, make_settings
-from .lab.sweeps import Grid, open_store, read_grid
+from .lab.sweeps import Engine, Grid, open_store, read_grid
+from .lab.sweeps import Report as Outcome
 from .lab.sweeps import sweep as run_sweep
 from .lab.sweeps.cluster import Cluster
 from .lab.sweeps.local import Local
@@ -43,6 +47,14 @@ app = typer.Typer(help="Prune networks while they train, and measure what comes 
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
 
+Out = Annotated[str | None, typer.Option(help="folder or URL of the runs (else in runs/)")]
+Jobs = Annotated[int | None, typer.Option("-j", "--jobs", min=1, help="runs at a time (else one a core)")]
+Threads = Annotated[int | None, typer.Option(min=1, help="threads of a run (else its share of the cores)")]
+Ray = Annotated[str | None, typer.Option(help="run on a Ray cluster: auto, or its address")]
+Gpus = Annotated[float, typer.Option(min=0, help="with --ray: GPUs of a run, or a share of one")]
+Setting = Annotated[
+    list[str] | None, typer.Option("--set", help="KEY=VALUE for every run, such as device=cuda; may be given often")
+]
 Folder = Annotated[Path, typer.Argument(help="folder of a run", metavar="RUN")]
 
 
@@ -134,15 +146,13 @@ def plan(settings: lab.Settings) -> None:
 @app.command()
 def sweep(
     grids: Annotated[list[str], typer.Argument(help="grid files, or names of grids that come with the lab")],
-    out: Annotated[str | None, typer.Option(help="folder or URL of the runs (else runs/, and the grid's name)")] = None,
-    jobs: Annotated[int | None, typer.Option("-j", "--jobs", min=1, help="runs at a time (else one a core)")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="threads of a run (else its share of the cores)")] = None,
-    ray: Annotated[str | None, typer.Option(help="run on a Ray cluster: auto, or its address")] = None,
-    gpus: Annotated[float, typer.Option(min=0, help="with --ray: GPUs of a run, or a share of one")] = 0.0,
+    out: Out = None,
+    jobs: Jobs = None,
+    threads: Threads = None,
+    ray: Ray = None,
+    gpus: Gpus = 0.0,
+    setting: Setting = None,
     part: Annotated[list[str] | None, typer.Option(help="only this part of the grids; may be given often")] = None,
-    setting: Annotated[
-        list[str] | None, typer.Option("--set", help="KEY=VALUE for every run, such as device=cuda; may be given often")
-    ] = None,
     again: Annotated[bool, typer.Option("--again", help="try runs that diverged once more")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list the runs, and run nothing")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="only the table at the end")] = False,
@@ -154,19 +164,29 @@ def sweep(
             for run in grid.runs():
                 console.print(f"{told_as(run.settings)}  [dim]{', '.join(run.parts)}[/]", soft_wrap=True)
         return
-    store = open_store(out or f"runs/{chosen[0].name}")
-    if ray is not None and jobs is not None:
+    outcome = _sweep(chosen, out or f"runs/{chosen[0].name}", _engine(jobs, threads, ray, gpus), again, quiet)
+    if outcome.count("failed"):
+        raise typer.Exit(1)
+
+
+def _engine(jobs: int | None, threads: int | None, ray: str | None, gpus: float) -> Engine:
+    if ray is None:
+        return Local(jobs, threads)
+    if jobs is not None:
         raise LabError("--jobs is for this machine; on a Ray cluster as many run as have room: leave it out")
-    engine = Local(jobs, threads) if ray is None else Cluster(ray, threads, gpus)
+    return Cluster(ray, threads, gpus)
+
+
+def _sweep(chosen: list[Grid], out: str, engine: Engine, again: bool, quiet: bool) -> Outcome:
+    store = open_store(out)
     try:
-        report = run_sweep(chosen, store, engine, SweepView(console, quiet=quiet), again=again)
+        outcome = run_sweep(chosen, store, engine, SweepView(console, quiet=quiet), again=again)
     except StoppedError as stopped:
         errors.print(f"{stopped}. To go on, run the same command again:\n  {_command()}", soft_wrap=True)
         raise typer.Exit(130) from None
-    console.print(summary_table(report.status, report.reasons))
+    console.print(summary_table(outcome.status, outcome.reasons))
     console.print(f"saved in {store}", soft_wrap=True)
-    if report.count("failed"):
-        raise typer.Exit(1)
+    return outcome
 
 
 def _chosen(name: str, parts: list[str] | None, settings: list[str] | None) -> Grid:
@@ -177,6 +197,47 @@ def _chosen(name: str, parts: list[str] | None, settings: list[str] | None) -> G
             raise LabError(f"--set {pair} is not KEY=VALUE")
         grid = grid.with_base(**{key.replace("-", "_"): None if value == "none" else _value(value)})
     return grid.only(parts) if parts else grid
+
+
+@app.command()
+def reproduce(
+    item: Annotated[str, typer.Argument(help=f"of the paper: {', '.join(ITEMS)}")],
+    scale: Annotated[str, typer.Option(help=f"{', '.join(SCALES)}: minutes, hours, days on GPUs")] = "quick",
+    out: Out = None,
+    jobs: Jobs = None,
+    threads: Threads = None,
+    ray: Ray = None,
+    gpus: Gpus = 0.0,
+    setting: Setting = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="only the tables at the end")] = False,
+) -> None:
+    """Make a table or a figure of the paper again, running what is not there yet."""
+    check_item(item, scale)
+    if item == "table1":
+        console.print(schedule_table(scale).rich())
+        return
+    grids = [_chosen(name, [ITEMS[item]], setting) for name in grids_of(scale, ITEMS[item])]
+    where = out or f"runs/{scale}"
+    _sweep(grids, where, _engine(jobs, threads, ray, gpus), again=False, quiet=quiet)
+    folder, target, _ = fetched(where, None)
+    tables, written = made_again(item, collect(folder), target.parent / "reproduced")
+    for table in tables:
+        console.print(table.rich())
+    console.print("\n".join(str(path) for path in written), soft_wrap=True)
+
+
+@app.command()
+def claims(
+    results: Annotated[list[str], typer.Argument(help="folders of sweeps, or the results.json of reports")],
+    out: Annotated[Path | None, typer.Option(help="write the page here (else it is printed)")] = None,
+) -> None:
+    """Hold the paper's claims against results, one by one: a page in Markdown."""
+    text = results_page([collect(fetched(name, None)[0]) for name in results], _command())
+    if out is None:
+        console.print(text, markup=False, soft_wrap=True)
+    else:
+        write_bytes(out, text.encode())
+        console.print(f"written: {out}", soft_wrap=True)
 
 
 @app.command()

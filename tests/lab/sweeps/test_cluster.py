@@ -65,11 +65,12 @@ def same(one: Path, other: Path) -> None:
 
 
 class Killing(SweepView):
-    """Kills a node as soon as two runs have a checkpoint."""
+    """Has a node that is to be killed, and notes what was tried again."""
 
     def __init__(self, cluster: Any, node: Any, out: Path) -> None:
         super().__init__(Console(file=io.StringIO(), width=200))
-        self.cluster, self.node, self.out, self.retries = cluster, node, out, [str()][:0]
+        self.cluster, self.node, self.out = cluster, node, out
+        self.retries: list[str] = []
 
     def retried(self, job: Job, attempt: int, reason: str) -> None:
         self.retries.append(reason)
@@ -93,6 +94,7 @@ def test_a_sweep_outlives_a_node(cluster: Any, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(ray, "wait", wait)
     report = sweep([chosen], open_store(str(tmp_path / "ray")), engine, view)
     assert view.node is None, "it was over before the node was killed"
+    assert view.retries, "the node that was killed had nothing to do"
     assert set(report.status.values()) == {"done"}
     same(tmp_path / "local", tmp_path / "ray")
 
@@ -118,5 +120,5 @@ def test_no_cluster_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", refuses)
-    with pytest.raises(LabError, match="no Ray cluster at 'auto'.*ray start --head"):
+    with pytest.raises(LabError, match=r"no Ray cluster at 'auto'.*ray start --head"):
         sweep([grid(1)], open_store(str(tmp_path)), Cluster("auto"), quiet())

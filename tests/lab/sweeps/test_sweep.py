@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -190,7 +189,7 @@ def workers_of(out: Path) -> set[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                held = {os.readlink(link) for link in (entry / "fd").iterdir()}
+                held = {str(link.readlink()) for link in (entry / "fd").iterdir()}
             except OSError:
                 continue
             if any(path.startswith(str(out)) and path.endswith("run.lock") for path in held):
@@ -205,11 +204,18 @@ def wait_for_epoch(out: Path, sweeping: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "how",
+    [
+        signal.SIGKILL,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+    ],
+)
 def test_killed_and_restarted_it_ends_the_same(tmp_path: Path, how: signal.Signals) -> None:
     """Its workers die with it, and the results are those of a sweep in one go."""
     path = tmp_path / "grid.toml"
-    path.write_text(GRID.format(epochs=12))
+    path.write_text(GRID.format(epochs=8))
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     subprocess.run([*command(path, whole), "--quiet"], check=True, capture_output=True)
     sweeping = subprocess.Popen(command(path, parts), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

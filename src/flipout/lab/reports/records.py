@@ -25,6 +25,7 @@ KEPT_OF_RESULTS = (
     "validation_accuracy",
     "dead_layers",
     "aim",
+    "accuracy_before_fine_tuning",
     "seconds",
 )
 
@@ -48,6 +49,18 @@ class Record:
             return None
         test = self.result["test_accuracy"]
         return float(test if test is not None else self.result["validation_accuracy"])
+
+    @property
+    def before_fine_tuning(self) -> float | None:
+        """For Hoyer-Square the accuracy after pruning, before it trained on."""
+        if self.result is None or self.settings.method != "hoyer-square":
+            return None
+        if (kept := self.result.get("accuracy_before_fine_tuning")) is not None:
+            return float(kept)
+        if len(self.metrics) <= self.settings.epochs:
+            return None
+        line = self.metrics[self.settings.epochs - 1]
+        return float(line["test_accuracy"] if line["test_accuracy"] is not None else line["validation_accuracy"])
 
     @property
     def sparsity(self) -> float | None:
@@ -110,7 +123,7 @@ def brief(records: Records) -> dict[str, Any]:
     """The results as plain data, small enough to keep: what all runs share is said once."""
     described = [run.settings.described() for run in records.runs]
     shared = {key: value for key, value in described[0].items() if all(one[key] == value for one in described)}
-    versions = [dict(run.versions) for run in records.runs]
+    versions = [dict(run.versions) for run in records.runs if run.versions] or [{}]
     runs = []
     for run, settings in zip(records.runs, described, strict=True):
         one: dict[str, Any] = {
@@ -118,11 +131,13 @@ def brief(records: Records) -> dict[str, Any]:
             "parts": list(run.parts),
         }
         if run.result is not None:
-            one["result"] = {key: run.result[key] for key in KEPT_OF_RESULTS if run.result.get(key) is not None}
+            kept = {**run.result, "accuracy_before_fine_tuning": run.before_fine_tuning}
+            one["result"] = {key: kept[key] for key in KEPT_OF_RESULTS if kept.get(key) not in (None, [])}
         if run.failure:
             one["failure"] = run.failure
         runs.append(one)
-    seen = {key: sorted({str(one.get(key)) for one in versions}) for key in versions[0]}
+    told = [key for key in versions[0] if key != "platform"]  # a name of the machine says nothing to a reader
+    seen = {key: sorted({str(one.get(key)) for one in versions}) for key in told}
     return {"title": records.title, "versions": seen, "settings": shared, "runs": runs}
 
 
@@ -153,5 +168,6 @@ def versions_of(runs: Iterable[Record]) -> str:
     seen: dict[str, set[str]] = {}
     for run in runs:
         for key, value in run.versions.items():
-            seen.setdefault(key, set()).add(str(value))
+            if key != "platform":
+                seen.setdefault(key, set()).add(str(value))
     return ", ".join(f"{key} {' and '.join(sorted(values))}" for key, values in seen.items())

@@ -22,7 +22,7 @@ from .series import (
     scanned,
 )
 from .statistics import dense, seeds_line
-from .tables import Table, accuracy_table, dead_table
+from .tables import Table, accuracy_table, dead_table, shots_table
 
 PART_TITLES = {
     "results": "Accuracy against sparsity",
@@ -108,7 +108,11 @@ def _part(report: Report, section: Section, name: str, title: str, runs: Sequenc
         curves, reference = accuracy_curves(runs), dense(runs)
         drawn = charts.accuracy_chart(curves, reference)
         report.drawings.append(lambda: figures.draw_accuracy(path, table.title, curves, reference))
-    content = [chart(drawn, name), report.table(name, table), note(what)]
+    there = any(run.accuracy is not None for run in runs if run.settings.method != "dense")
+    content = [chart(drawn, name)] if there else []
+    content += [report.table(name, table), note(what)]
+    if (shots := shots_table(f"{section.title}: shots at zero", runs)) is not None:
+        content += ["<h4>Shots at zero</h4>", report.table(f"{name}-shots", shots)]
     if (dead := dead_table(f"{section.title}: layers that died", runs)) is not None:
         content += ["<h4>Layers that died</h4>", report.table(f"{name}-dead-layers", dead)]
     section.add(title, *content)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv
 import html
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table as RichTable
 
-from .labels import percent
+from .labels import labels, percent
 from .records import Record
-from .statistics import Cell, best, cells, dense, sparsities
+from .statistics import Cell, best, cell_of, cells, dense, sparsities
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,68 @@ def dead_table(title: str, runs: Sequence[Record]) -> Table | None:
         return None
     note = "In how many runs a layer lost its last weight, and which. Methods that are not named here lost none."
     return Table(title, ("method", *map(percent, columns)), tuple(rows), (note,))
+
+
+def shots_table(title: str, runs: Sequence[Record]) -> Table | None:
+    """Which share of the shots at zero went over it, by the aim test; None if no run counted them."""
+    named, counted = labels(runs), dict[str, dict[float, list[float]]]()
+    for run in runs:
+        if run.result is not None and run.result.get("aim") and run.settings.sparsity is not None:
+            over, under = run.result["aim"]["over_shoots"], run.result["aim"]["under_shoots"]
+            share = 100 * over / max(1, over + under)
+            counted.setdefault(named[run.name], {}).setdefault(run.settings.sparsity, []).append(share)
+    if not counted:
+        return None
+    columns = sorted({sparsity for of in counted.values() for sparsity in of})
+    rows = []
+    for label, of in counted.items():
+        rows.append((Entry(label), *(Entry(f"{Cell(tuple(of.get(s, ())))} %") for s in columns)))
+    note = "Over-shoots in percent of all shots at zero, over all steps and weights; the rest are under-shoots."
+    return Table(title, ("method", *map(percent, columns)), tuple(rows), (note,))
+
+
+def best_value_table(title: str, networks: Mapping[str, Sequence[Record]]) -> Table:
+    """The paper's Table 2: the best scale of the noise, and what it gains over 1."""
+    heading, rows = ["network"], []
+    for network, runs in networks.items():
+        found, row = by_option(runs, "noise"), [Entry(network)]
+        for sparsity in sorted({s for _, s in found}):
+            column = {value: cell for (value, s), cell in found.items() if s == sparsity and cell.values}
+            if len(heading) < 1 + 2 * len({s for _, s in found}):
+                heading += [f"{percent(sparsity)}: best λ", f"{percent(sparsity)}: λ = 1"]
+            if not column:
+                row += [Entry("missing"), Entry("missing")]
+                continue
+            top = max(column, key=lambda value: column[value].mean)
+            ours = column.get(1.0, Cell(()))
+            gain = f", {column[top].mean - ours.mean:+.2f}" if ours.values else ""
+            row += [Entry(f"{column[top]} (λ = {top:g}{gain})"), Entry(str(ours))]
+        rows.append(tuple(row))
+    return Table(title, tuple(heading), tuple(rows))
+
+
+def power_table(title: str, networks: Mapping[str, Sequence[Record]]) -> Table:
+    """The paper's Table 3: powers of the magnitude at two sparsities."""
+    heading, rows = ["network"], []
+    for network, runs in networks.items():
+        found, row = by_option(runs, "p"), [Entry(network)]
+        columns = sorted(found, key=lambda key: (key[1], key[0]))
+        heading = ["network", *(f"{percent(s)}: p = {value:g}" for value, s in columns)]
+        for value, sparsity in columns:
+            column = {f"{v:g}": cell for (v, s), cell in found.items() if s == sparsity}
+            row.append(Entry(str(found[value, sparsity]), f"{value:g}" in best(column)))
+        rows.append(tuple(row))
+    return Table(title, tuple(heading), tuple(rows), (BOLD,))
+
+
+def by_option(runs: Sequence[Record], option: str) -> dict[tuple[float, float], Cell]:
+    """Cells by the value of an option and the sparsity."""
+    grouped: dict[tuple[float, float], list[Record]] = {}
+    for run in runs:
+        value = getattr(run.settings, option)
+        if value is not None and run.settings.sparsity is not None:
+            grouped.setdefault((value, run.settings.sparsity), []).append(run)
+    return {key: cell_of(of) for key, of in grouped.items()}
 
 
 def _dead(cell: Cell) -> str:

@@ -1,0 +1,233 @@
+"""The page, its figures and tables; and the page in a browser."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flipout.lab.errors import LabError
+from flipout.lab.reports import Records, collect, write_report
+from flipout.lab.reports.fetch import fetched
+from flipout.lab.reports.records import read_records
+from flipout.lab.reports.series import accuracy_curves, flip_histogram, learning_curves, pruned_when
+from flipout.lab.reports.statistics import cells
+from flipout.lab.reports.tables import Entry, Table, accuracy_table, dead_table, shots_table
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.fixture(scope="module")
+def report(records: Records, swept: Path) -> Path:
+    return write_report(records, swept / "report")
+
+
+def test_everything_is_written(report: Path) -> None:
+    folder = report.parent
+    names = {path.name for path in (folder / "figures").iterdir()}
+    for figure in ("results", "ablation", "learning", "layers", "flips", "when"):
+        for suffix in ("png", "pdf"):
+            assert f"mlp-on-digits-0-25-of-its-channels-3-epochs-{figure}.{suffix}" in names
+    for suffix in ("md", "csv", "tex"):
+        assert (folder / "tables" / f"mlp-on-digits-0-25-of-its-channels-3-epochs-results.{suffix}").exists()
+    text = report.read_text()
+    assert "A &lt;small&gt; test, &amp; one that was not run" in text
+    assert "<small>" not in text.split("<body>")[1].split("<script")[0]
+    for word in ("missing", "1 failed", "interpolated", "Layers that died", "torch 2"):
+        assert word in text
+
+
+def test_the_page_needs_nothing_else(report: Path) -> None:
+    head = report.read_text().split("<script>")[0]
+    assert "http://" not in head
+    assert "https://" not in head
+    body = report.read_text().rpartition("</head>")[2]
+    assert "src=" not in body
+    assert 'href="http' not in body
+
+
+def test_runs_link_to_their_settings(report: Path, records: Records) -> None:
+    text = report.read_text()
+    for run in records.runs:
+        if run.result is not None:
+            assert f'href="../{run.name}/config.json"' in text
+            assert (report.parent / f"../{run.name}/config.json").exists()
+
+
+def test_the_results_come_back(report: Path, records: Records) -> None:
+    """What a report keeps is enough to make its tables again."""
+    again = read_records(report.parent / "results.json")
+    assert again.title == records.title
+    assert [run.settings for run in again.runs] == [run.settings for run in records.runs]
+    for part in records.parts:
+        assert cells(again.of(part)) == cells(records.of(part))
+    befores = [run.before_fine_tuning for run in records.runs]
+    assert any(before is not None for before in befores)
+    assert [run.before_fine_tuning for run in again.runs] == befores
+    write_report(again, report.parent / "again")
+    assert (report.parent / "again" / "index.html").exists()
+
+
+def test_curves_have_the_points_of_the_data(records: Records) -> None:
+    for curve in accuracy_curves(records.of("results")):
+        of = {1 - s: cell for s, cell in cells(records.of("results"))[curve.label].items() if cell.values}
+        assert dict(zip(curve.x, curve.y, strict=True)) == {x: cell.mean for x, cell in of.items()}
+    for curve in learning_curves(records.of("results"), 0.9375):
+        assert curve.x == (1, 2, 3)
+        assert curve.seeds == (2, 2, 2)
+    mine = next(c for c in learning_curves(records.of("results"), 0.9375) if c.label == "FlipOut")
+    assert len(mine.moments) == 4
+    assert all(0 < moment <= 3 for moment in mine.moments)
+
+
+def test_flips_count_every_weight(records: Records) -> None:
+    run = next(run for run in records.runs if run.settings.method == "flipout" and run.result is not None)
+    assert run.result is not None
+    found = flip_histogram(run)
+    assert found is not None
+    assert sum(found.kept) == run.result["nonzero"]
+    assert sum(found.kept) + sum(found.pruned) == run.result["prunable"]
+    assert found.often[:3] == ("0", "1 to 2", "3 to 6")
+    when = pruned_when(run)
+    assert set(when) == set(run.result["layers"])
+    for name, (_, shares) in when.items():
+        layer = run.result["layers"][name]
+        assert shares[0] == 100
+        assert shares[-1] == pytest.approx(100 * layer["kept"] / layer["weights"])
+    others = next(run for run in records.runs if run.settings.method == "magnitude" and run.result is not None)
+    assert flip_histogram(others) is None
+
+
+def test_tables_in_every_form() -> None:
+    rows = ((Entry("a & b"), Entry("1.0 ± 0.1", bold=True)), (Entry("c|d"), Entry("90 % †")))
+    table = Table("Of_things", ("method", "99 %"), rows, ("A note.",))
+    assert "| a & b | **1.0 ± 0.1** |" in table.markdown()
+    assert "c\\|d" in table.markdown()
+    assert list(csv.reader(table.csv().splitlines()))[1] == ["a & b", "1.0 ± 0.1"]
+    assert r"a \& b & \textbf{1.0 $\pm$ 0.1} \\" in table.latex()
+    assert r"90 \% $^\dagger$" in table.latex()
+    assert r"Of\_things" in table.latex()
+    assert "<b>1.0 ± 0.1</b>" in table.html()
+    assert "a &amp; b" in table.html()
+
+
+def test_dead_layers_are_told(records: Records) -> None:
+    table = dead_table("", records.of("results"))
+    assert table is not None
+    dead = {row[0].text: row for row in table.rows}
+    assert "of 2: " in dead["SNIP"][-1].text
+    assert dead_table("", records.of("ablation")) is None
+
+
+def test_the_dense_reference_and_missing_cells(records: Records) -> None:
+    table = accuracy_table("", records.of("results"))
+    assert table.rows[-1][0].text == "Dense (nothing pruned)"
+    snip = next(row for row in table.rows if row[0].text == "SNIP")
+    assert [entry.text == "missing" for entry in snip[1:]] == [False, True, False]
+
+
+def test_shots_are_counted(records: Records) -> None:
+    table = shots_table("", records.of("aim"))
+    assert table is not None
+    quiet, noisy = (float(row[1].text.split()[0]) for row in table.rows)
+    assert 0 < quiet < noisy < 100
+
+
+def test_folders_that_are_none(tmp_path: Path, swept: Path) -> None:
+    with pytest.raises(LabError, match="has no runs"):
+        collect(tmp_path)
+    with pytest.raises(LabError, match="there is no"):
+        fetched(str(tmp_path / "x"), None)
+    one = next(path.parent for path in swept.glob("*/model.safetensors"))
+    with pytest.raises(LabError, match="is a single run"):
+        fetched(str(one), None)
+
+
+def test_runs_without_a_sweep_are_reported_too(swept: Path, tmp_path: Path) -> None:
+    for path in swept.glob("*magnitude*"):
+        shutil.copytree(path, tmp_path / path.name)
+    assert collect(tmp_path).parts == ["runs"]
+    write_report(collect(tmp_path), tmp_path / "report")
+
+
+def test_runs_from_a_url(swept: Path, tmp_path: Path) -> None:
+    folder, target, links = fetched(f"file://{swept}", tmp_path)
+    assert collect(folder).title == collect(swept).title
+    assert target == tmp_path
+    assert links == f"file://{swept}"
+    assert not list(folder.glob("*/model.safetensors"))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium here")
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as started:
+        launched = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(params=[(1200, 900), (390, 800)], ids=["wide", "phone"])
+def page(browser: Any, report: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
+    width, height = request.param
+    opened = browser.new_page(viewport={"width": width, "height": height})
+    opened.complaints = []
+    opened.on("console", lambda message: opened.complaints.append(message.text) if message.type == "error" else None)
+    opened.on("pageerror", lambda error: opened.complaints.append(str(error)))
+    opened.on(
+        "request",
+        lambda sent: None if sent.url.startswith(("file:", "data:", "blob:")) else opened.complaints.append(sent.url),
+    )
+    opened.goto(report.as_uri())
+    opened.wait_for_function("document.querySelectorAll('.js-plotly-plot .main-svg').length > 0")
+    yield opened
+    opened.close()
+
+
+CHART = "mlp-on-digits-0-25-of-its-channels-3-epochs-results"
+
+
+def test_it_renders_with_the_points_of_the_data(page: Any, records: Records) -> None:
+    drawn = page.evaluate(
+        "id => document.getElementById(id).data.map(t => [t.name, Array.from(t.x), Array.from(t.y)])", CHART
+    )
+    shown = {name: (x, y) for name, x, y in drawn}
+    for curve in accuracy_curves(records.of("results")):
+        assert shown[curve.label] == (list(curve.x), pytest.approx(list(curve.y)))
+    assert "Dense" in shown
+    assert page.locator(".js-plotly-plot").count() == page.locator(".chart").count()
+    assert not page.complaints
+
+
+def test_a_method_can_be_toggled(page: Any) -> None:
+    page.locator(f"[id='{CHART}'] .legendtoggle").first.click()
+    page.wait_for_function("id => document.getElementById(id).data[0].visible === 'legendonly'", arg=CHART)
+    assert (
+        page.evaluate("id => document.getElementById(id).data.filter(t => t.visible === 'legendonly').length", CHART)
+        == 1
+    )
+    assert not page.complaints
+
+
+def test_a_sparsity_can_be_chosen(page: Any) -> None:
+    name = CHART.replace("results", "learning")
+    seen = "id => document.getElementById(id).data.map(t => t.visible)"
+    before = page.evaluate(seen, name)
+    page.locator(f"[id='{name}'] .updatemenu-header").first.click()
+    page.locator(f"[id='{name}'] .updatemenu-dropdown-button").first.click()
+    page.wait_for_function(
+        f"([id, before]) => JSON.stringify(({seen})(id)) !== before",
+        arg=[name, json.dumps(before, separators=(",", ":"))],
+    )
+    assert not page.complaints
+
+
+def test_nothing_sticks_out(page: Any) -> None:
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")

@@ -1,0 +1,110 @@
+"""What may be called a difference, and where curves are read."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flipout.lab.reports import Records
+from flipout.lab.reports.labels import labels, percent
+from flipout.lab.reports.statistics import Cell, beats, best, cells, dense, interpolate
+
+percents = st.floats(0, 100)
+several = st.lists(percents, min_size=2, max_size=6)
+
+
+@given(several, several)
+def test_a_win_is_larger_than_the_spread(one: list[float], other: list[float]) -> None:
+    ahead = beats(Cell(tuple(one)), Cell(tuple(other)))
+    spread = math.sqrt(statistics.variance(one) + statistics.variance(other))
+    gap = statistics.fmean(one) - statistics.fmean(other)
+    if abs(gap - spread) > 1e-9:
+        assert ahead == (gap > spread)
+    assert not (ahead and beats(Cell(tuple(other)), Cell(tuple(one))))
+
+
+def test_one_seed_tells_nothing() -> None:
+    assert beats(Cell((99.0,)), Cell((1.0, 2.0))) is None
+    assert beats(Cell(()), Cell((1.0, 2.0))) is None
+    assert Cell((99.0,)).spread is None
+
+
+@given(st.dictionaries(st.sampled_from("abcdef"), several, min_size=1))
+def test_the_best_is_among_the_best(columns: dict[str, list[float]]) -> None:
+    column = {name: Cell(tuple(values)) for name, values in columns.items()}
+    winners = best(column)
+    top = max(column, key=lambda name: column[name].mean)
+    assert top in winners
+    assert all(not beats(column[top], column[name]) for name in winners)
+    assert all(beats(column[top], column[name]) for name in set(column) - winners)
+
+
+def test_what_has_no_value_is_not_the_best() -> None:
+    assert best({"a": Cell(()), "b": Cell((1.0,))}) == {"b"}
+    assert best({"a": Cell(())}) == set()
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 0.999), percents), min_size=2, max_size=8, unique_by=lambda p: p[0]))
+def test_interpolation_goes_through_the_points_and_not_beyond(points: list[tuple[float, float]]) -> None:
+    for at, accuracy in points:
+        assert interpolate(points, at) == pytest.approx(accuracy, abs=1e-6)
+    low, high = min(points)[0], max(points)[0]
+    assert interpolate(points, low / 2) is None
+    assert interpolate(points, (1 + high) / 2) is None
+
+
+def test_interpolation_is_linear_in_log_density() -> None:
+    assert interpolate([(0.9, 90.0), (0.999, 70.0)], 0.99) == pytest.approx(80.0)
+
+
+def test_labels_say_what_differs(records: Records) -> None:
+    named = set(labels(records.of("ablation")).values())
+    assert named == {"FlipOut", "FlipOut, no noise"}
+    assert set(labels(records.of("results")).values()) == {
+        "FlipOut",
+        "Global magnitude",
+        "SNIP",
+        "Dense",
+        "Hoyer-Square, threshold 0.01",
+    }
+
+
+def test_cells_against_the_runs(records: Records) -> None:
+    runs = records.of("results")
+    found = cells(runs)
+    mine = [r for r in runs if r.settings.method == "magnitude" and r.settings.sparsity == 0.75]
+    values = [100 * r.result["test_accuracy"] for r in mine if r.result is not None]
+    cell = found["Global magnitude"][0.75]
+    assert cell.mean == pytest.approx(statistics.fmean(values))
+    assert cell.spread == pytest.approx(statistics.stdev(values))
+    assert cell.seeds == 2
+    assert "Dense" not in found
+    reference = dense(runs)
+    assert reference is not None
+    assert reference.seeds == 2
+
+
+def test_outcomes_are_interpolated_and_marked(records: Records) -> None:
+    runs = records.of("results")
+    of = cells(runs)["Hoyer-Square, threshold 0.01"]
+    assert set(of) == {0.75, 0.9375, 0.999}
+    assert all(cell.interpolated for cell in of.values())
+    points = [(r.result["sparsity"], 100 * r.result["test_accuracy"]) for r in runs if r.settings.lambda_ and r.result]
+    for sparsity, cell in of.items():
+        expected = interpolate(points, sparsity)
+        assert cell.values == (() if expected is None else (expected,))
+        assert ("†" in str(cell)) == (expected is not None)
+
+
+def test_failures_and_missing_runs_are_said(records: Records) -> None:
+    assert str(cells(records.of("broken"))["Global magnitude"][0.95]) == "1 failed"
+    assert str(cells(records.of("never"))["Random"][0.75]) == "missing"
+    assert str(Cell((1.0, 3.0), failed=1)) == "2.00 ± 1.41 (1 failed)"
+
+
+def test_percent() -> None:
+    assert [percent(1 - 2.0**-m) for m in (2, 4, 6, 8, 10)] == ["75 %", "93.75 %", "98.44 %", "99.61 %", "99.9 %"]
