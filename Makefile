@@ -4,7 +4,7 @@ BIN := .venv/bin
 EXTRAS := lab,export,lightning,transformers,ray,dev
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-slow lint format bench clean
+.PHONY: demo test test-slow lint format bench results results-page clean
 
 demo: .venv/demo
 	$(BIN)/flipout demo
@@ -27,6 +27,20 @@ format: .venv/everything
 
 bench: .venv/everything
 	$(BIN)/python -m benchmarks
+
+# Hours: every run of the small grids that is not there yet, then docs/results.md made from all of them.
+GRIDS := small-lenet-300-100 small-lenet-5 small-vgg19 small-resnet18
+results: .venv/everything
+	mkdir -p docs/results
+	for grid in $(GRIDS); do \
+	  $(BIN)/flipout sweep $$grid --out runs/$$grid || [ $$? -eq 1 ] || exit 1; \
+	  $(BIN)/flipout report runs/$$grid && cp runs/$$grid/report/results.json docs/results/$$grid.json || exit 1; \
+	done
+	$(MAKE) results-page
+
+# Seconds: docs/results.md again, from the results that are kept in docs/results.
+results-page: .venv/everything
+	$(BIN)/flipout claims docs/results/*.json --out docs/results.md
 
 clean:
 	rm -rf .venv build dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

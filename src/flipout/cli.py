@@ -229,13 +229,18 @@ def reproduce(
 @app.command()
 def claims(
     results: Annotated[list[str], typer.Argument(help="folders of sweeps, or the results.json of reports")],
-    out: Annotated[Path | None, typer.Option(help="write the page here (else it is printed)")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="write the page here, and its pictures beside it (else it is printed)")
+    ] = None,
 ) -> None:
     """Hold the paper's claims against results, one by one: a page in Markdown."""
-    text = results_page([collect(fetched(name, None)[0]) for name in results], _command())
+    records = [collect(fetched(name, None)[0]) for name in results]
     if out is None:
-        console.print(text, markup=False, soft_wrap=True)
+        console.print(results_page(records, _command()), markup=False, soft_wrap=True)
     else:
+        pictures = out.with_suffix("")
+        pictures.mkdir(parents=True, exist_ok=True)
+        text = results_page(records, _command(), pictures)
         write_bytes(out, text.encode())
         console.print(f"written: {out}", soft_wrap=True)
 

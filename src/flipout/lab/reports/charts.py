@@ -57,7 +57,7 @@ def accuracy_chart(curves: Sequence[Curve], reference: Cell | None) -> go.Figure
         line = {"color": "#333", "dash": "dot", "width": 1.5}
         ends = [densities[0], densities[-1]]
         traces.append(go.Scatter(x=ends, y=[reference.mean] * 2, name="Dense", mode="lines", line=line))
-    figure = _figure(traces, "weights pruned (logarithmic in what is left)", "accuracy, last epoch (%)")
+    figure = _figure(traces, "weights pruned (log scale)", "accuracy, last epoch (%)")
     figure.update_xaxes(type="log", autorange="reversed", minor={"ticks": ""})
     figure.update_xaxes(tickvals=densities, ticktext=[percent(1 - density) for density in densities])
     return figure
@@ -135,7 +135,7 @@ def flips_chart(by_run: dict[str, Flips]) -> go.Figure:
         for name, counts, colour in (("pruned", flips.pruned, "#c9c9c9"), ("kept", flips.kept, "#0072b2")):
             traces.append(go.Bar(x=list(flips.often), y=list(counts), name=name, marker_color=colour))
     figure = _figure(traces, "sign flips while not pruned", "weights", barmode="group")
-    figure.update_yaxes(type="log")
+    figure.update_yaxes(type="log", dtick=1)
     names = list(by_run)
     return _choice(figure, [(name, [i == j // 2 for j in range(2 * len(names))]) for i, name in enumerate(names)])
 
@@ -149,7 +149,7 @@ def when_chart(by_run: Mapping[str, Mapping[str, tuple[Sequence[float], Sequence
             traces.append(go.Scatter(x=list(epochs), y=list(shares), name=layer, mode="lines", line=line))
             owner.append(name)
     figure = _figure(traces, "epoch", "weights left (%)", height=480)
-    figure.update_yaxes(type="log")
+    figure.update_yaxes(type="log", dtick=1)
     return _choice(figure, [(name, [of == name for of in owner]) for name in by_run])
 
 

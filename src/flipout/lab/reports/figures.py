@@ -17,7 +17,7 @@ MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^"}
 
 
 class Drawing:
-    """A figure that is written twice, `PATH.png` and `PATH.pdf`."""
+    """A figure that is written twice, `PATH.png` and `PATH.pdf`, or once if the path has a suffix already."""
 
     def __init__(self, path: Path, title: str, size: tuple[float, float] = (7.0, 4.2)) -> None:
         mpl.use("Agg")
@@ -34,10 +34,10 @@ class Drawing:
     def __exit__(self, *_: object) -> None:
         if self.axes.get_legend_handles_labels()[1]:
             self.axes.legend(frameon=False, fontsize=8)
-        for suffix in (".png", ".pdf"):
+        for suffix in [""] if self.path.suffix in (".png", ".pdf") else [".png", ".pdf"]:
+            path = self.path.with_name(self.path.name + suffix)
             # No date in the file: the same results give the same bytes.
-            metadata = {"CreationDate": None} if suffix == ".pdf" else {}
-            self.figure.savefig(self.path.with_name(self.path.name + suffix), dpi=130, metadata=metadata)
+            self.figure.savefig(path, dpi=130, metadata={"CreationDate": None} if path.suffix == ".pdf" else {})
         self.plt.close(self.figure)
 
 

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from .claims import CLAIMS, Claim
+from .figures import draw_accuracy
 from .labels import by_network
+from .page import slug
 from .records import Record, Records, versions_of
 from .report import PART_TITLES
-from .statistics import seeds_line
+from .series import accuracy_curves
+from .statistics import dense, seeds_line
 from .tables import accuracy_table, best_value_table, dead_table, power_table, shots_table
 
+DRAWN = ("results", "ablation", "schedules")
 # A part of the grids that has a table of its own in the paper, with what makes it.
 PAPER_TABLES = {"table2": best_value_table, "table3": power_table}
 
 
-def results_page(all_records: Sequence[Records], command: str) -> str:
-    """The whole page."""
-    return "\n".join([*_head(all_records, command), *_claims(all_records), *_tables(all_records)]) + "\n"
+def results_page(all_records: Sequence[Records], command: str, pictures: Path | None = None) -> str:
+    """The whole page; with a folder beside it for pictures, these too."""
+    parts = [*_head(all_records, command), *_claims(all_records), *_tables(all_records, pictures)]
+    return "\n".join(parts) + "\n"
 
 
 def _head(all_records: Sequence[Records], command: str) -> Iterator[str]:
@@ -57,18 +63,23 @@ def _verdict(claim: Claim, all_records: Sequence[Records]) -> str:
     return f"Of {len(found)} comparisons: {told}."
 
 
-def _tables(all_records: Sequence[Records]) -> Iterator[str]:
+def _tables(all_records: Sequence[Records], pictures: Path | None) -> Iterator[str]:
     for records in all_records:
         yield f"## {records.title}\n"
         for part in records.parts:
             yield f"### {PART_TITLES.get(part, part)}\n"
             for network, runs in by_network(records.of(part)).items():
-                yield from _part(network, part, _with_dense(runs, records))
+                shown = _with_dense(runs, records)
+                yield from _part(network, part, shown)
+                if pictures is not None and part in DRAWN:
+                    path = pictures / f"{slug(network)}-{slug(part)}.png"
+                    draw_accuracy(path, network, accuracy_curves(shown), dense(shown))
+                    yield f"![{network}: {PART_TITLES[part]}]({pictures.name}/{path.name})\n"
 
 
 def _with_dense(runs: Sequence[Record], records: Records) -> list[Record]:
-    dense = [run for run in records.runs if run.settings.method == "dense" and run not in runs]
-    return [*runs, *(run for run in dense if run.settings.validate_ == runs[0].settings.validate_)]
+    reference = [run for run in records.runs if run.settings.method == "dense" and run not in runs]
+    return [*runs, *(run for run in reference if run.settings.validate_ == runs[0].settings.validate_)]
 
 
 def _part(network: str, part: str, runs: Sequence[Record]) -> Iterator[str]:

@@ -195,12 +195,12 @@ def flip_histogram(run: Record) -> Flips | None:
 
 
 def pruned_when(run: Record) -> dict[str, tuple[tuple[float, ...], tuple[float, ...]]]:
-    """For each layer the epochs of the prunings, and the share it had left after each, in percent."""
+    """For each layer the epochs of the prunings and of the end, and the share it had left then, in percent."""
     if run.result is None or "prunings" not in run.result:
         return {}
-    moments = (0.0, *pruning_epochs(run))
+    moments = (0.0, *pruning_epochs(run), float(len(run.metrics)))
     found = {}
     for name, layer in run.result["layers"].items():
         shares = [100 * pruning["kept"][name] / max(1, layer["weights"]) for pruning in run.result["prunings"]]
-        found[name] = (moments, (100.0, *shares))
+        found[name] = (moments, (100.0, *shares, 100 * layer["kept"] / max(1, layer["weights"])))
     return found
