@@ -117,7 +117,7 @@ def test_an_unfinished_run_can_be_shown(
 ) -> None:
     from tests.lab.test_run import StopAt
 
-    monkeypatch.setattr(cli, "view_for", lambda *_: StopAt(20))
+    monkeypatch.setattr(cli.runs, "view_for", lambda *_: StopAt(20))
     assert flipout(monkeypatch, "train", "--epochs", "3", "--out", str(tmp_path)) == 130
     told = capsys.readouterr().err
     assert "stopped at step 20 of 36, and saved. To go on, run the same command again" in told

@@ -1,0 +1,5 @@
+"""`python -m flipout.cli`"""
+
+from . import main
+
+main()

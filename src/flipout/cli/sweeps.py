@@ -1,0 +1,147 @@
+"""Commands for many runs: `flipout sweep`, `reproduce`, `claims`, `report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..lab.errors import LabError
+from ..lab.files import write_bytes
+from ..lab.reports import collect, write_report
+from ..lab.reports.fetch import fetched
+from ..lab.reports.reproduce import ITEMS, SCALES, check_item, grids_of, made_again, schedule_table
+from ..lab.reports.results import results_page
+from ..lab.run import StoppedError
+from ..lab.sweeps import Engine, Grid, open_store, read_grid
+from ..lab.sweeps import Report as Outcome
+from ..lab.sweeps import sweep as run_sweep
+from ..lab.sweeps.cluster import Cluster
+from ..lab.sweeps.local import Local
+from ..lab.sweeps.view import SweepView, summary_table, told_as
+from .shared import app, command_line, console, errors, value_of
+
+Out = Annotated[str | None, typer.Option(help="folder or URL of the runs (else in runs/)")]
+Jobs = Annotated[int | None, typer.Option("-j", "--jobs", min=1, help="runs at a time (else one a core)")]
+Threads = Annotated[int | None, typer.Option(min=1, help="threads of a run (else its share of the cores)")]
+Ray = Annotated[str | None, typer.Option(help="run on a Ray cluster: auto, or its address")]
+Gpus = Annotated[float, typer.Option(min=0, help="with --ray: GPUs of a run, or a share of one")]
+Setting = Annotated[
+    list[str] | None, typer.Option("--set", help="KEY=VALUE for every run, such as device=cuda; may be given often")
+]
+
+
+@app.command()
+def sweep(
+    grids: Annotated[list[str], typer.Argument(help="grid files, or names of grids that come with the lab")],
+    out: Out = None,
+    jobs: Jobs = None,
+    threads: Threads = None,
+    ray: Ray = None,
+    gpus: Gpus = 0.0,
+    setting: Setting = None,
+    part: Annotated[list[str] | None, typer.Option(help="only this part of the grids; may be given often")] = None,
+    again: Annotated[bool, typer.Option("--again", help="try runs that diverged once more")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="list the runs, and run nothing")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="only the table at the end")] = False,
+) -> None:
+    """Run every run of a grid; run again to go on where it was stopped."""
+    chosen = [_chosen(grid, part, setting) for grid in grids]
+    if dry_run:
+        for grid in chosen:
+            for run in grid.runs():
+                console.print(f"{told_as(run.settings)}  [dim]{', '.join(run.parts)}[/]", soft_wrap=True)
+        return
+    outcome = _sweep(chosen, out or f"runs/{chosen[0].name}", _engine(jobs, threads, ray, gpus), again, quiet)
+    if outcome.count("failed"):
+        raise typer.Exit(1)
+
+
+def _engine(jobs: int | None, threads: int | None, ray: str | None, gpus: float) -> Engine:
+    if ray is None:
+        return Local(jobs, threads)
+    if jobs is not None:
+        raise LabError("--jobs is for this machine; on a Ray cluster as many run as have room: leave it out")
+    return Cluster(ray, threads, gpus)
+
+
+def _sweep(chosen: list[Grid], out: str, engine: Engine, again: bool, quiet: bool) -> Outcome:
+    store = open_store(out)
+    try:
+        outcome = run_sweep(chosen, store, engine, SweepView(console, quiet=quiet), again=again)
+    except StoppedError as stopped:
+        errors.print(f"{stopped}. To go on, run the same command again:\n  {command_line()}", soft_wrap=True)
+        raise typer.Exit(130) from None
+    console.print(summary_table(outcome.status, outcome.reasons))
+    console.print(f"saved in {store}", soft_wrap=True)
+    return outcome
+
+
+def _chosen(name: str, parts: list[str] | None, settings: list[str] | None) -> Grid:
+    grid = read_grid(name)
+    for pair in settings or []:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise LabError(f"--set {pair} is not KEY=VALUE")
+        grid = grid.with_base(**{key.replace("-", "_"): None if value == "none" else value_of(value)})
+    return grid.only(parts) if parts else grid
+
+
+@app.command()
+def reproduce(
+    item: Annotated[str, typer.Argument(help=f"of the paper: {', '.join(ITEMS)}")],
+    scale: Annotated[str, typer.Option(help=f"{', '.join(SCALES)}: minutes, hours, days on GPUs")] = "quick",
+    out: Out = None,
+    jobs: Jobs = None,
+    threads: Threads = None,
+    ray: Ray = None,
+    gpus: Gpus = 0.0,
+    setting: Setting = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="only the tables at the end")] = False,
+) -> None:
+    """Make a table or a figure of the paper again, running what is not there yet."""
+    check_item(item, scale)
+    if item == "table1":
+        console.print(schedule_table(scale).rich())
+        return
+    grids = [_chosen(name, [ITEMS[item]], setting) for name in grids_of(scale, ITEMS[item])]
+    where = out or f"runs/{scale}"
+    _sweep(grids, where, _engine(jobs, threads, ray, gpus), again=False, quiet=quiet)
+    folder, target, _ = fetched(where, None)
+    tables, written = made_again(item, collect(folder), target.parent / "reproduced")
+    for table in tables:
+        console.print(table.rich())
+    console.print("\n".join(str(path) for path in written), soft_wrap=True)
+
+
+@app.command()
+def claims(
+    results: Annotated[list[str], typer.Argument(help="folders of sweeps, or the results.json of reports")],
+    out: Annotated[
+        Path | None, typer.Option(help="write the page here, and its pictures beside it (else it is printed)")
+    ] = None,
+) -> None:
+    """Hold the paper's claims against results, one by one: a page in Markdown."""
+    records = [collect(fetched(name, None)[0]) for name in results]
+    if out is None:
+        console.print(results_page(records, command_line()), markup=False, soft_wrap=True)
+    else:
+        pictures = out.with_suffix("")
+        pictures.mkdir(parents=True, exist_ok=True)
+        text = results_page(records, command_line(), pictures)
+        write_bytes(out, text.encode())
+        console.print(f"written: {out}", soft_wrap=True)
+
+
+@app.command()
+def report(
+    runs: Annotated[str, typer.Argument(help="folder or URL of a sweep, or the results.json of an earlier report")],
+    out: Annotated[
+        Path | None, typer.Option(help="folder of the report (else the folder report in that of the runs)")
+    ] = None,
+) -> None:
+    """Make one page of many runs, with figures for print and tables."""
+    folder, target, links = fetched(runs, out)
+    path = write_report(collect(folder), target, runs_folder=links)
+    console.print(f"page: {path}\nfigures: {target / 'figures'}\ntables: {target / 'tables'}", soft_wrap=True)

@@ -1,0 +1,75 @@
+"""The commands for many runs as they are typed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flipout import cli
+
+Run = Callable[[str], tuple[int, str, str]]
+
+
+@pytest.fixture
+def flipout(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command; gives its exit code, what it said and what it complained of."""
+
+    def run(command: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["flipout", *command.split()])
+        for console in (cli.console, cli.errors):
+            monkeypatch.setattr(console, "_width", 200)
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as stopped:
+            code = int(stopped.code or 0)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_sweep_report_reproduce_claims(flipout: Run, tmp_path: Path) -> None:
+    """The four commands for many runs, one after the other."""
+    grid = tmp_path / "grid.toml"
+    grid.write_text(
+        '[base]\nrecipe = "paper"\nmodel = "mlp"\nepochs = 2\nwidth = 0.25\n'
+        '[[part]]\nname = "results"\nmethod = ["flipout", "magnitude"]\nsparsity = [0.75, 0.9]\n'
+        '[[part]]\nname = "ablation"\nmethod = "magnitude"\nnoise = 1.0\nsparsity = 0.75\n'
+    )
+    code, said, _ = flipout(f"sweep {grid} --dry-run --part ablation")
+    assert code == 0
+    assert said.count("mlp") == 1
+    assert "noise 1.0" in said
+    out = tmp_path / "runs"
+    code, said, _ = flipout(f"sweep {grid} --out {out} -j 1 --threads 1 --set batch_size=64 --part results")
+    assert code == 0
+    assert "4/4" in said
+    assert "done" in said
+    code, said, _ = flipout(f"report {out}")
+    assert code == 0
+    assert (out / "report" / "index.html").exists()
+    code, said, _ = flipout(f"claims {out} --out {tmp_path / 'page.md'}")
+    assert code == 0
+    assert "FlipOut is the best method" in (tmp_path / "page.md").read_text()
+    code, said, _ = flipout("reproduce table1 --scale paper")
+    assert code == 0
+    assert "117" in said
+
+
+def test_mistakes_in_sweeps_are_told(flipout: Run, tmp_path: Path) -> None:
+    for command, words in (
+        ("sweep quik", "did you mean 'quick'"),
+        ("sweep quick --part tabel2", "did you mean 'table2'"),
+        ("sweep quick --set epoch", "is not KEY=VALUE"),
+        ("sweep quick --set epoch=3", "did you mean 'epochs'"),
+        ("sweep quick --ray auto -j 2", "leave it out"),
+        ("reproduce table4", "did you mean"),
+        ("report nothing-here", "there is no nothing-here"),
+        (f"claims {tmp_path}", "has no runs"),
+    ):
+        code, _, complaint = flipout(command)
+        assert code == 2, command
+        assert words in complaint
