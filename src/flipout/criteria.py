@@ -19,6 +19,11 @@ def flip_saliency(weight: Tensor, flips: Tensor, *, p: float = 2.0) -> Tensor:
     return weight.abs().pow(p) / (flips + 1)
 
 
+def signed_saliency(weight: Tensor, flips: Tensor, *, p: float = 2.0) -> Tensor:
+    """Eq. 1 without the absolute value, as printed, to see what it does: at odd `p` the negative weights go first."""
+    return weight.pow(p) / (flips + 1)
+
+
 def printed_saliency(weight: Tensor, flips: Tensor, *, p: float = 2.0) -> Tensor:
     """Eq. 1 as the paper prints it, `theta^p / flips`, to see what it does: what never flipped cannot be pruned."""
     return torch.where(flips > 0, weight.pow(p) / flips, torch.finfo(weight.dtype).max)

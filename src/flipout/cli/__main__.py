@@ -1,5 +1,6 @@
 """`python -m flipout.cli`"""
 
-from . import main
+from . import process
 
-main()
+if __name__ == "__main__":  # and not in the workers of a sweep, which import it too
+    process()

@@ -9,9 +9,9 @@ import typer
 
 from ..lab.errors import LabError
 from ..lab.files import write_bytes
-from ..lab.reports import collect, write_report
+from ..lab.reports import Records, collect, write_report
 from ..lab.reports.fetch import fetched
-from ..lab.reports.reproduce import ITEMS, SCALES, check_item, grids_of, made_again, schedule_table
+from ..lab.reports.reproduce import ITEMS, SCALES, check_item, grids_of, made_again
 from ..lab.reports.results import results_page
 from ..lab.run import StoppedError
 from ..lab.sweeps import Engine, Grid, open_store, read_grid
@@ -19,6 +19,7 @@ from ..lab.sweeps import Report as Outcome
 from ..lab.sweeps import sweep as run_sweep
 from ..lab.sweeps.cluster import Cluster
 from ..lab.sweeps.local import Local
+from ..lab.sweeps.store import is_url
 from ..lab.sweeps.view import SweepView, summary_table, told_as
 from .shared import app, command_line, console, errors, value_of
 
@@ -84,7 +85,7 @@ def _chosen(name: str, parts: list[str] | None, settings: list[str] | None) -> G
         key, equals, value = pair.partition("=")
         if not equals:
             raise LabError(f"--set {pair} is not KEY=VALUE")
-        grid = grid.with_base(**{key.replace("-", "_"): None if value == "none" else value_of(value)})
+        grid = grid.with_settings(**{key.replace("-", "_"): None if value == "none" else value_of(value)})
     return grid.only(parts) if parts else grid
 
 
@@ -102,17 +103,19 @@ def reproduce(
 ) -> None:
     """Make a table or a figure of the paper again, running what is not there yet."""
     check_item(item, scale)
-    if item == "table1":
-        console.print(schedule_table(scale).rich())
-        return
-    grids = [_chosen(name, [ITEMS[item]], setting) for name in grids_of(scale, ITEMS[item])]
-    where = out or f"runs/{scale}"
-    _sweep(grids, where, _engine(jobs, threads, ray, gpus), again=False, quiet=quiet)
-    folder, target, _ = fetched(where, None)
-    tables, written = made_again(item, collect(folder), target.parent / "reproduced")
+    where, failed = out or f"runs/{scale}", 0
+    records = Records("", ())
+    if item != "table1":  # which is what the schedule says, without any run
+        grids = [_chosen(name, [ITEMS[item]], setting) for name in grids_of(scale, ITEMS[item])]
+        failed = _sweep(grids, where, _engine(jobs, threads, ray, gpus), again=False, quiet=quiet).count("failed")
+        records = collect(fetched(where, None)[0])
+    folder = Path("reproduced") if is_url(where) else Path(where) / "reproduced"
+    tables, written = made_again(item, scale, records, folder)
     for table in tables:
         console.print(table.rich())
     console.print("\n".join(str(path) for path in written), soft_wrap=True)
+    if failed:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -126,6 +129,8 @@ def claims(
     records = [collect(fetched(name, None)[0]) for name in results]
     if out is None:
         console.print(results_page(records, command_line()), markup=False, soft_wrap=True)
+    elif not out.suffix:
+        raise LabError(f"--out {out} needs a name that ends in .md")
     else:
         pictures = out.with_suffix("")
         pictures.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,10 @@ class LabError(Exception):
     """Something that the user can mend."""
 
 
+class BusyError(LabError):
+    """Another process works in the folder."""
+
+
 class DivergedError(LabError):
     """The training broke down; run again with the same settings it would break down again."""
 

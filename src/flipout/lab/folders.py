@@ -15,7 +15,7 @@ import torch
 import flipout
 from flipout.settings import difference
 
-from .errors import LabError
+from .errors import BusyError, LabError
 from .files import read_json
 from .settings import Settings, validated
 
@@ -82,7 +82,7 @@ def locked(folder: Path, patience: float = 0.0) -> Iterator[None]:
     try:
         lock.acquire(timeout=patience)
     except filelock.Timeout as error:
-        raise LabError(f"another process is training in {folder}; wait for it, or choose another --out") from error
+        raise BusyError(f"another process is training in {folder}; wait for it, or choose another --out") from error
     try:
         yield
     finally:

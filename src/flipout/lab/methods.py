@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -46,20 +47,25 @@ def attach(
         if settings.method == "snip":
             options |= {"batches": list(batches(settings.snip_batches or 10)), "loss_fn": nn.functional.cross_entropy}
         if settings.criterion is not None:
-            return _own_criterion(settings.criterion, model, optimizer, options)
+            return _own_criterion(settings.criterion, model, optimizer, steps, options)
         return flipout.METHODS[settings.method](model, optimizer, steps=steps, **options)
     except (ValueError, FloatingPointError) as error:  # the library's own words for what cannot be
         raise LabError(str(error)) from error
 
 
 def _own_criterion(
-    name: str, model: nn.Module, optimizer: torch.optim.Optimizer, options: dict[str, Any]
+    name: str, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, options: dict[str, Any]
 ) -> flipout.Pruner:
     """FlipOut's schedule and noise, and a score of one's own; it gets `p` where that was given."""
     options = {"noise": 1.0} | options
-    settings = {"p": options.pop("p")} if "p" in options else {}
+    criterion = find_function(name)
+    if "p" in options:
+        if "p" not in inspect.signature(criterion).parameters:
+            raise LabError(f"the criterion {name} takes no p; leave --p out, or let the function take it")
+        criterion = partial(criterion, p=options.pop("p"))
+    options.setdefault("schedule", flipout.Geometric(options["sparsity"], steps))
     del options["sparsity"]  # the schedule has it
-    return flipout.Pruner(model, optimizer, criterion=partial(find_function(name), **settings), **options)
+    return flipout.Pruner(model, optimizer, criterion=criterion, **options)
 
 
 def _options(settings: Settings, steps: int, steps_per_epoch: int) -> dict[str, Any]:

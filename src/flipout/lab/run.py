@@ -68,8 +68,6 @@ def train(
             return read_json(folder / RESULT)
         remove_leftovers(folder)
         remove_leftovers(folder / CHECKPOINTS)
-        # The momentum of a pruned weight decays until it is denormal, and stays so: slow arithmetic for nothing.
-        torch.set_flush_denormal(True)
         run = Run(settings, folder, view or Quiet(), trackers)
         try:
             # Only now: settings that no run came of must not stand in the way of better ones.
@@ -77,7 +75,6 @@ def train(
             return run.go()
         finally:
             run.close()
-            torch.set_flush_denormal(False)
 
 
 class Run:

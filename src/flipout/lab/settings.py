@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 
 from flipout import METHODS
 
@@ -97,12 +97,13 @@ class Settings(BaseModel):
         return values
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Settings:
+    def _fits_together(self, info: ValidationInfo) -> Settings:
         if self.method not in METHODS:
             raise unknown("method", self.method, METHODS)
         if ":" not in self.model and self.model not in MODELS:
             raise unknown("model", self.model, [*MODELS, "torchvision:NAME", "timm:NAME", "module:function"])
-        if self.data not in DATA and ":" not in self.data and not Path(self.data).is_dir():
+        here = self.data in DATA or ":" in self.data or Path(self.data).is_dir()
+        if not here and not (info.context or {}).get("kept"):
             raise unknown("data set", self.data, [*DATA, "a folder", "module:function"])
         for option in set().union(*METHOD_OPTIONS.values()) - METHOD_OPTIONS[self.method] - {"schedule"}:
             if getattr(self, "lambda_" if option == "lambda" else option) is not None:
@@ -179,10 +180,10 @@ def make_settings(recipe: str = "default", **overrides: Any) -> Settings:
     return validated(values)
 
 
-def validated(values: Mapping[str, Any]) -> Settings:
-    """Settings from plain data."""
+def validated(values: Mapping[str, Any], *, kept: bool = False) -> Settings:
+    """Settings from plain data. Those of results that were kept may name data that is not on this machine."""
     try:
-        return Settings.model_validate(values)
+        return Settings.model_validate(values, context={"kept": kept})
     except ValidationError as error:
         lines = []
         for problem in error.errors():

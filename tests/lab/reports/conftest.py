@@ -23,7 +23,13 @@ PARTS = [
     {"name": "results", "method": "hoyer-square", "sparsity": "none", "lambda": [1e-5, 1e-3, 1e-2], "threshold": 1e-2},
     {"name": "ablation", "variants": [{"method": "flipout"}, {"method": "flipout", "noise": 0.0}], "sparsity": 0.9375},
     {"name": "broken", "method": "magnitude", "learning_rate": 1e20},
-    {"name": "aim", "method": "flipout", "aim": True, "noise": [0.0, 1.0], "sparsity": 0.75, "seed": [0, 1]},
+    {
+        "name": "aim",
+        "aim": True,
+        "variants": [{"method": "flipout", "noise": 0.0}, {"method": "flipout"}],
+        "sparsity": 0.75,
+        "seed": [0, 1],
+    },
     {
         "name": "table3",
         "method": "flipout",
@@ -39,6 +45,7 @@ class Here(Engine):
     """In this very process, one after the other; some are left out."""
 
     threads = 1
+    threads_asked = False
 
     def __init__(self, left_out: Sequence[str] = ()) -> None:
         self.left_out = left_out

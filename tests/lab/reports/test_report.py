@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from flipout.lab.errors import LabError
-from flipout.lab.reports import Records, collect, write_report
+from flipout.lab.reports import Record, Records, collect, write_report
 from flipout.lab.reports.fetch import fetched
+from flipout.lab.reports.labels import by_network
 from flipout.lab.reports.records import read_records
 from flipout.lab.reports.series import accuracy_curves, flip_histogram, learning_curves, pruned_when
 from flipout.lab.reports.statistics import cells
 from flipout.lab.reports.tables import Entry, Table, accuracy_table, dead_table, shots_table
+from flipout.lab.settings import make_settings
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -32,9 +34,11 @@ def test_everything_is_written(report: Path) -> None:
     names = {path.name for path in (folder / "figures").iterdir()}
     for figure in ("results", "ablation", "learning", "layers", "flips", "when"):
         for suffix in ("png", "pdf"):
-            assert f"mlp-on-digits-0-25-of-its-channels-3-epochs-{figure}.{suffix}" in names
+            assert f"mlp-on-digits-0-25-of-its-channels-3-epochs-learning-rate-0-1-{figure}.{suffix}" in names
     for suffix in ("md", "csv", "tex"):
-        assert (folder / "tables" / f"mlp-on-digits-0-25-of-its-channels-3-epochs-results.{suffix}").exists()
+        assert (
+            folder / "tables" / f"mlp-on-digits-0-25-of-its-channels-3-epochs-learning-rate-0-1-results.{suffix}"
+        ).exists()
     text = report.read_text()
     assert "A &lt;small&gt; test, &amp; one that was not run" in text
     assert "<small>" not in text.split("<body>")[1].split("<script")[0]
@@ -148,6 +152,43 @@ def test_folders_that_are_none(tmp_path: Path, swept: Path) -> None:
         fetched(str(one), None)
 
 
+def test_what_is_damaged_is_told(tmp_path: Path, swept: Path) -> None:
+    (tmp_path / "sweep.json").write_text("{}")
+    with pytest.raises(LabError, match="no run of this lab, or a damaged one"):
+        collect(tmp_path)
+    (tmp_path / "other.json").write_text('{"a": 1}')
+    with pytest.raises(LabError, match=r"not the results\.json of a report"):
+        collect(tmp_path / "other.json")
+    one = next(path.parent for path in swept.glob("*/model.safetensors"))
+    shutil.copytree(one, tmp_path / "runs" / one.name)
+    (tmp_path / "runs" / one.name / "metrics.jsonl").write_text('{"epoch": 1')
+    with pytest.raises(LabError, match="damaged"):
+        collect(tmp_path / "runs")
+
+
+def test_results_of_data_that_is_not_here(tmp_path: Path, swept: Path) -> None:
+    one = next(path.parent for path in swept.glob("*magnitude*/model.safetensors"))
+    shutil.copytree(one, tmp_path / one.name)
+    config = json.loads((tmp_path / one.name / "config.json").read_text())
+    config["settings"]["data"] = "/not/$here"
+    (tmp_path / one.name / "config.json").write_text(json.dumps(config))
+    write_report(collect(tmp_path), tmp_path / "report")
+    assert "on /not/$here" in (tmp_path / "report" / "index.html").read_text()
+
+
+def test_titles_say_what_differs() -> None:
+    def made(**settings: Any) -> Record:
+        chosen = make_settings(model="mlp", **settings)
+        return Record(chosen.folder_name(), chosen, ("runs",))
+
+    runs = [made(learning_rate=0.1), made(learning_rate=0.2), made(epochs=3)]
+    assert list(by_network(runs)) == [
+        "MLP on digits, 30 epochs, learning rate 0.1",
+        "MLP on digits, 30 epochs, learning rate 0.2",
+        "MLP on digits, 3 epochs",
+    ]
+
+
 def test_runs_without_a_sweep_are_reported_too(swept: Path, tmp_path: Path) -> None:
     for path in swept.glob("*magnitude*"):
         shutil.copytree(path, tmp_path / path.name)
@@ -191,7 +232,7 @@ def page(browser: Any, report: Path, request: pytest.FixtureRequest) -> Iterator
     opened.close()
 
 
-CHART = "mlp-on-digits-0-25-of-its-channels-3-epochs-results"
+CHART = "mlp-on-digits-0-25-of-its-channels-3-epochs-learning-rate-0-1-results"
 
 
 def test_it_renders_with_the_points_of_the_data(page: Any, records: Records) -> None:

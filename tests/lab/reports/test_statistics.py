@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flipout.lab.reports import Records
 from flipout.lab.reports.labels import labels, percent
-from flipout.lab.reports.statistics import Cell, beats, best, cells, dense, interpolate
+from flipout.lab.reports.statistics import Cell, beats, best, cells, dense, interpolate, wider
 
 percents = st.floats(0, 100)
 several = st.lists(percents, min_size=2, max_size=6)
@@ -41,6 +41,7 @@ def test_the_best_is_among_the_best(columns: dict[str, list[float]]) -> None:
     assert top in winners
     assert all(not beats(column[top], column[name]) for name in winners)
     assert all(beats(column[top], column[name]) for name in set(column) - winners)
+    assert best({**column, "one seed": Cell((0.0,))}) == winners | {"one seed"}
 
 
 def test_what_has_no_value_is_not_the_best() -> None:
@@ -49,11 +50,14 @@ def test_what_has_no_value_is_not_the_best() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 0.999), percents), min_size=2, max_size=8, unique_by=lambda p: p[0]))
-def test_interpolation_goes_through_the_points_and_not_beyond(points: list[tuple[float, float]]) -> None:
-    for at, accuracy in points:
-        assert interpolate(points, at) == pytest.approx(accuracy, abs=1e-6)
-    low, high = min(points)[0], max(points)[0]
-    assert interpolate(points, low / 2) is None
+def test_interpolation_goes_through_the_trade_off_and_not_beyond(points: list[tuple[float, float]]) -> None:
+    """A run that collapsed does not pull the curve down where a sparser one did better."""
+    front = [(s, a) for s, a in points if not any(t > s and b >= a for t, b in points)]
+    if len(front) > 1:
+        for at, accuracy in front:
+            assert interpolate(points, at) == pytest.approx(accuracy, abs=1e-6)
+    low, high = min(front)[0], max(front)[0]
+    assert interpolate(points, low * 0.99) is None
     assert interpolate(points, (1 + high) / 2) is None
 
 
@@ -106,5 +110,31 @@ def test_failures_and_missing_runs_are_said(records: Records) -> None:
     assert str(Cell((1.0, 3.0), failed=1)) == "2.00 ± 1.41 (1 failed)"
 
 
+def test_a_seed_counts_once(records: Records) -> None:
+    """Runs with shots counted are runs of the same seeds."""
+    runs = [run for run in records.runs if run.settings.method == "flipout" and run.settings.sparsity == 0.75]
+    runs = [run for run in runs if not run.settings.validate_ and run.settings.p is None]
+    assert len([run for run in runs if run.settings.noise is None]) == 4
+    assert {label: of[0.75].seeds for label, of in cells(runs).items()} == {
+        "FlipOut": 2,
+        "FlipOut, no noise": 2,
+    }
+    again = [*runs, *runs]
+    assert cells(again) == cells(runs)
+
+
+def test_what_diverged_does_not_win() -> None:
+    assert beats(Cell((90.0, 91.0), failed=1), Cell((10.0, 11.0))) is None
+    assert beats(Cell((90.0, 91.0)), Cell((10.0, 11.0), failed=1)) is True
+
+
+def test_spreads_of_three_seeds_say_little() -> None:
+    assert not wider(Cell((1.0, 2.0, 3.0)), Cell((1.0, 1.5, 2.0)))
+    assert wider(Cell((1.0, 20.0, 30.0)), Cell((1.0, 1.5, 2.0)))
+    assert not wider(Cell((1.0,)), Cell((1.0, 1.5)))
+
+
 def test_percent() -> None:
+    assert percent(0.99999) == "99.999 %"
+    assert percent(0.0) == "0 %"
     assert [percent(1 - 2.0**-m) for m in (2, 4, 6, 8, 10)] == ["75 %", "93.75 %", "98.44 %", "99.61 %", "99.9 %"]

@@ -114,6 +114,13 @@ def test_failures_are_recorded(cluster: Any, tmp_path: Path) -> None:
     assert json.loads(failure.read_text())["kind"] == "diverged"
 
 
+def test_a_run_that_no_machine_can_take_is_told(cluster: Any, tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=r"no machine of the cluster has 64 CPUs and 0 GPUs"):
+        sweep([grid(1)], open_store(str(tmp_path)), Cluster(cluster.address, threads=64), quiet())
+    with pytest.raises(LabError, match=r"no machine of the cluster has 1 CPUs and 1 GPUs"):
+        sweep([grid(1)], open_store(str(tmp_path / "gpu")), Cluster(cluster.address, gpus=1), quiet())
+
+
 def test_no_cluster_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(**_: Any) -> None:
         raise ConnectionError("could not find any running Ray instance")

@@ -60,11 +60,17 @@ def test_lists_that_are_settings_are_no_axes() -> None:
 def test_none_is_written_as_text() -> None:
     (run,) = grid({"method": "hoyer-square", "sparsity": "none"}).runs()
     assert run.settings.sparsity is None
+    (run,) = grid({"variants": [{"method": "hoyer-square", "sparsity": "none"}]}).runs()
+    assert run.settings.sparsity is None
+    (run,) = grid({"method": "hoyer-square"}, sparsity="none").runs()
+    assert run.settings.sparsity is None
 
 
-def test_the_base_is_overridden_for_every_run() -> None:
-    changed = grid({"seed": [0, 1]}, epochs=3).with_base(device="cpu", epochs=5)
-    assert {run.settings.epochs for run in changed.runs()} == {5}
+def test_a_setting_for_every_run_goes_before_all_else() -> None:
+    changed = grid({"seed": [0, 1], "sparsity": [0.5, 0.9]}, epochs=3).with_settings(seed="7", epochs=5)
+    assert [(run.settings.epochs, run.settings.seed) for run in changed.runs()] == [(5, 7)] * 2
+    with pytest.raises(LabError, match="did you mean 'epochs'"):
+        changed.with_settings(epoch=3)
 
 
 @pytest.mark.parametrize(

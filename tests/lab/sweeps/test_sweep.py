@@ -7,7 +7,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ from rich.console import Console
 from flipout.lab.errors import LabError
 from flipout.lab.sweeps import Report, open_store, sweep
 from flipout.lab.sweeps.grid import Grid, parse_grid
+from flipout.lab.sweeps.job import Job, Listener, Told
 from flipout.lab.sweeps.local import Local
+from flipout.lab.sweeps.store import Mirror
 from flipout.lab.sweeps.view import SweepView, summary_table
 
 BASE = {"data": "digits", "model": "mlp", "epochs": 2, "width": 0.25}
@@ -109,12 +111,12 @@ def test_a_run_that_dies_is_tried_twice_more(tmp_path: Path, module: Path) -> No
     assert said.count("tried again") == 2
     assert "killed by signal 9" in said
     (tmp_path / "deaths").write_text("99")
-    report, _ = run(chosen.with_base(seed=1), tmp_path / "out")
+    report, _ = run(chosen.with_settings(seed=1), tmp_path / "out")
     ((name, reason),) = report.reasons.items()
     assert "tried 3 times" in reason
     assert json.loads((tmp_path / "out" / name / "failure.json").read_text())["kind"] == "died"
     (tmp_path / "deaths").write_text("0")  # what died may live another day
-    report, _ = run(chosen.with_base(seed=1), tmp_path / "out")
+    report, _ = run(chosen.with_settings(seed=1), tmp_path / "out")
     assert list(report.status.values()) == ["done"]
     assert not (tmp_path / "out" / name / "failure.json").exists()
 
@@ -142,10 +144,77 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
 
 def test_threads_stay_what_they_were(tmp_path: Path) -> None:
     run(grid({"seed": 0, "method": "magnitude"}), tmp_path)
-    store = open_store(str(tmp_path))
-    sweep([grid({"seed": 1, "method": "magnitude"})], store, Local(1, 2), SweepView(Console(), quiet=True))
+    store, other = open_store(str(tmp_path)), grid({"seed": 1, "method": "magnitude"})
+    engine = Local(1)
+    engine.threads = 2
+    sweep([other], store, engine, SweepView(Console(), quiet=True))
     used = [json.loads(path.read_text())["versions"]["threads"] for path in tmp_path.glob("*/config.json")]
     assert used == [1, 1]
+    with pytest.raises(LabError, match="started with 1 threads a run"):
+        sweep([other], store, Local(1, 2), SweepView(Console(), quiet=True))
+
+
+def test_what_a_grid_no_longer_asks_for_is_not_missing(tmp_path: Path) -> None:
+    run(grid({"name": "a", "method": "magnitude", "seed": 0}), tmp_path)
+    run(grid({"name": "a", "method": "magnitude", "seed": 1}), tmp_path)
+    (left,) = json.loads((tmp_path / "sweep.json").read_text())["runs"]
+    assert "seed1" in left
+
+
+def test_a_damaged_description_is_told(tmp_path: Path) -> None:
+    (tmp_path / "sweep.json").write_text("{}")
+    with pytest.raises(LabError, match="damaged; remove it"):
+        run(grid({"seed": 0}), tmp_path)
+
+
+def test_a_worker_that_is_told_to_stop_is_tried_again(tmp_path: Path, module: Path) -> None:
+    """As when a machine is being shut down: the run goes on from where it saved itself."""
+    module.write_text(
+        "import os, signal, pathlib\n"
+        "from torch import nn\n"
+        "class Stopping(nn.Linear):\n"
+        "    def forward(self, x):\n"
+        f"        stopped = pathlib.Path({str(tmp_path / 'stopped')!r})\n"
+        "        if self.training and not stopped.exists():\n"
+        "            stopped.write_text('')\n"
+        "            os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        return super().forward(x)\n"
+        "def stopping(shape, classes, width):\n"
+        "    return nn.Sequential(nn.Flatten(), Stopping(64, 10))\n"
+    )
+    report, said = run(grid({"model": f"{module.stem}:stopping", "method": "magnitude"}), tmp_path / "out")
+    assert list(report.status.values()) == ["done"]
+    assert "stopped at step 1 of 24, and saved" in said
+
+
+def test_a_result_that_is_not_here_is_no_result(tmp_path: Path) -> None:
+    """A cluster whose machines do not share the folder would say that all was well."""
+
+    class Elsewhere(Local):
+        def run(self, jobs: Sequence[Job], listener: Listener) -> None:
+            for job in jobs:
+                listener.ended(job, Told("done", {"test_accuracy": 1.0, "seconds": 1.0, "dead_layers": []}), 1)
+
+    view = SweepView(Console(file=io.StringIO()), quiet=True)
+    report = sweep([grid({"seed": 0})], open_store(str(tmp_path)), Elsewhere(1), view)
+    assert "not the same folder on every machine" in next(iter(report.reasons.values()))
+
+
+def test_a_mirror_mends_and_does_not_spoil(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    (here / "checkpoint").mkdir(parents=True)
+    (here / "checkpoint" / "step-1.ckpt").write_bytes(b"x" * 100)
+    (here / "metrics.jsonl").write_text("1\n")
+    mirror = Mirror(f"file://{there}", here)
+    mirror.push()
+    (there / "checkpoint" / "step-1.ckpt").write_bytes(b"x" * 10)  # half of it, by somebody who was killed
+    mirror.push()
+    assert (there / "checkpoint" / "step-1.ckpt").read_bytes() == b"x" * 100
+    (there / "result.json").write_text("{}")  # another attempt was faster
+    (here / "metrics.jsonl").write_text("2\n")
+    mirror.push()
+    assert (there / "metrics.jsonl").read_text() == "1\n"
+    assert not list(there.glob("**/.*"))
 
 
 def test_results_at_a_url(tmp_path: Path) -> None:

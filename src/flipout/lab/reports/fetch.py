@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -15,6 +17,7 @@ def fetched(runs: str, out: Path | None) -> tuple[Path, Path, str]:
     """The folder of the runs, brought here if it is elsewhere; the folder of the report; and the way from it back."""
     if is_url(runs):
         folder = Path(tempfile.mkdtemp(prefix="flipout-report-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
         Mirror(runs, folder).fetch(lambda name: name.endswith((".json", ".jsonl")))
         return folder, out or Path("report"), runs.rstrip("/")
     folder = Path(runs)

@@ -25,7 +25,7 @@ class Drawing:
 
         self.path, self.plt = path, plt
         self.figure, self.axes = plt.subplots(figsize=size, layout="constrained")
-        self.axes.set_title(title, fontsize=10)
+        self.axes.set_title(title.replace("$", r"\$"), fontsize=10)
         self.axes.spines[["top", "right"]].set_visible(False)
 
     def __enter__(self) -> Any:

@@ -31,6 +31,10 @@ MODEL_NAMES = {
     "densenet121": "DenseNet121",
 }
 DATA_NAMES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "imagenette": "Imagenette"}
+CRITERIA = {
+    "flipout.criteria:printed_saliency": "saliency as printed",
+    "flipout.criteria:signed_saliency": "saliency without the absolute value",
+}
 SCHEDULES = {"default": "our schedule", "paper": "the paper's schedule"}
 _TOLD_APART = {"method", "sparsity", "seed", *OPTIONS}
 
@@ -52,18 +56,26 @@ def network_title(settings: Settings) -> str:
 
 
 def by_network(runs: Iterable[Record]) -> dict[str, list[Record]]:
-    """Runs that may be compared, by a title; what a title does not tell apart is numbered."""
+    """Runs that may be compared, by a title; where titles are the same, they say what differs."""
     groups: dict[tuple[tuple[str, Any], ...], list[Record]] = {}
     for run in runs:
         groups.setdefault(network_of(run.settings), []).append(run)
     titled: dict[str, list[Record]] = {}
-    for group in groups.values():
+    for network, group in groups.items():
         title = network_title(group[0].settings)
-        number = 2
-        while title in titled:
-            title, number = f"{network_title(group[0].settings)} ({number})", number + 1
+        alike = [other for other, of in groups.items() if network_title(of[0].settings) == title]
+        if len(alike) > 1:
+            differing = (key for key, value in network if any(dict(other)[key] != value for other in alike))
+            title += "".join(f", {key.replace('_', ' ')} {dict(network)[key]}" for key in differing)
         titled[title] = group
     return titled
+
+
+def references(everything: Iterable[Record], runs: Sequence[Record]) -> list[Record]:
+    """The dense runs of the network of these runs that are not among them."""
+    network = network_of(runs[0].settings)
+    dense = (run for run in everything if run.settings.method == "dense" and run not in runs)
+    return [run for run in dense if network_of(run.settings) == network]
 
 
 def labels(runs: Sequence[Record]) -> dict[str, str]:
@@ -93,12 +105,15 @@ def _label(settings: Settings, options: Mapping[str, Any], schedules_differ: boo
         elif name == "relative_to":
             said.append(f"noise relative to the {value}")
         elif name == "criterion":
-            said.append("saliency as printed" if value.endswith(":printed_saliency") else value)
+            said.append(CRITERIA.get(value, value))
         elif not (settings.method == "hoyer-square" and settings.sparsity is None and name == "lambda"):
             said.append(f"{name.replace('_', ' ')} {value:g}" if isinstance(value, float) else f"{name} {value}")
     return ", ".join(said)
 
 
 def percent(sparsity: float) -> str:
-    """93.75 %, 99.61 %, 99.9 %: as many digits as tell sparsities apart."""
-    return f"{100 * sparsity:.2f}".rstrip("0").rstrip(".") + " %"
+    """93.75 %, 99.61 %, 99.9 %, 99.999 %: two digits, or as many as give the density to a twentieth."""
+    digits = 2
+    while sparsity < 1 and abs(round(100 * sparsity, digits) / 100 - sparsity) > (1 - sparsity) / 20:
+        digits += 1
+    return f"{100 * sparsity:.{digits}f}".rstrip("0").rstrip(".") + " %"

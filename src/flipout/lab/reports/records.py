@@ -15,7 +15,7 @@ from ..settings import Settings, validated
 from ..sweeps.sweep import FAILURE, SWEEP
 
 # Settings that do not change what a network is asked to do.
-INDIFFERENT = {"compile", "threads", "device", "amp", "aim"}
+INDIFFERENT = {"compile", "threads", "device", "aim"}
 KEPT_OF_RESULTS = (
     "sparsity",
     "nonzero",
@@ -93,6 +93,16 @@ def collect(folder: Path) -> Records:
     """
     if folder.is_file():
         return read_records(folder)
+    try:
+        return _collect(folder)
+    except (KeyError, TypeError, ValueError) as error:
+        raise LabError(
+            f"{folder} holds something that is no run of this lab, or a damaged one ({type(error).__name__}: {error}); "
+            "move it out of the way, or sweep again"
+        ) from error
+
+
+def _collect(folder: Path) -> Records:
     sweep = read_json(folder / SWEEP) if (folder / SWEEP).exists() else {"grids": {}, "runs": {}}
     parts: dict[str, list[str]] = {name: [] for name in sweep["runs"]}
     for grid in sweep["grids"].values():
@@ -115,7 +125,7 @@ def _read_run(folder: Path, parts: tuple[str, ...], planned: Mapping[str, Any]) 
     failure = read_json(folder / FAILURE)["error"] if result is None and (folder / FAILURE).exists() else ""
     lines = (folder / METRICS).read_text(encoding="utf-8").splitlines() if (folder / METRICS).exists() else []
     metrics = tuple(json.loads(line) for line in lines)
-    settings = validated(config["settings"])
+    settings = validated(config["settings"], kept=True)
     return Record(folder.name, settings, parts, result, str(failure), metrics, config["versions"])
 
 
@@ -151,10 +161,17 @@ def brief_text(records: Records) -> str:
 def read_records(path: Path) -> Records:
     """Results that were kept with `brief`."""
     content = read_json(path)
+    try:
+        return _from_brief(content)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise LabError(f"{path} is not the results.json of a report ({type(error).__name__}: {error})") from error
+
+
+def _from_brief(content: Mapping[str, Any]) -> Records:
     versions = {key: ", ".join(values) for key, values in content["versions"].items()}
     runs = []
     for one in content["runs"]:
-        settings = validated({**content["settings"], **one["settings"]})
+        settings = validated({**content["settings"], **one["settings"]}, kept=True)
         result = None
         if "result" in one:
             result = {**dict.fromkeys(KEPT_OF_RESULTS), "dead_layers": [], **one["result"]}

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
 from ..files import write_bytes
 from ..folders import CONFIG
 from . import charts, figures
-from .labels import by_network, labels, percent
+from .labels import by_network, labels, percent, references
 from .page import Section, chart, folded, links_table, note, page, slug
 from .records import Record, Records, brief_text, versions_of
 from .series import (
@@ -33,7 +34,7 @@ PART_TITLES = {
     "corrections": "The paper to the letter",
     "aim": "Runs in which shots were counted",
     "others": "Other methods under the same budget",
-    "runs": "Accuracy against sparsity",
+    "runs": "Runs that are not part of a grid",
 }
 OPTION_NAMES = {"noise": "scale of the noise (λ)", "p": "power of the magnitude (p)", "lambda_": "λ"}
 
@@ -90,8 +91,7 @@ def _network(report: Report, title: str, runs: Sequence[Record]) -> Section:
     for part in parts:
         of = [run for run in runs if part in run.parts]
         # The reference belongs to every part of its network.
-        with_dense = of + [run for run in runs if run.settings.method == "dense" and run not in of]
-        _part(report, section, f"{slug(title)}-{slug(part)}", PART_TITLES.get(part, part), with_dense)
+        _part(report, section, f"{slug(title)}-{slug(part)}", PART_TITLES.get(part, part), [*of, *references(runs, of)])
     _inside(report, section, slug(title), runs)
     return section
 
@@ -144,12 +144,14 @@ def _inside(report: Report, section: Section, name: str, runs: Sequence[Record])
     flips = {label: found for label, run in shown.items() if (found := flip_histogram(run)) is not None}
     if flips:
         label = list(flips)[-1]
-        section.add("How often weights flipped", chart(charts.flips_chart(flips), f"{name}-flips"), note("Seed 0."))
+        section.add(
+            "How often weights flipped", chart(charts.flips_chart(flips), f"{name}-flips"), note("One seed of each.")
+        )
         report.drawings.append(lambda: figures.draw_flips(report.figure(f"{name}-flips"), label, flips[label]))
     when = {label: layers for label, run in shown.items() if (layers := pruned_when(run))}
     if when:
         chosen = list(when)[-1]
-        section.add("Pruned when", chart(charts.when_chart(when), f"{name}-when"), note("Seed 0."))
+        section.add("Pruned when", chart(charts.when_chart(when), f"{name}-when"), note("One seed of each."))
         report.drawings.append(lambda: figures.draw_when(report.figure(f"{name}-when"), chosen, when[chosen]))
 
 
@@ -169,7 +171,7 @@ def _all_runs(runs: Sequence[Record], folder: str) -> Section:
         came_to = "missing" if not run.failure else f"failed: {run.failure[:80]}"
         if run.accuracy is not None:
             came_to = f"{run.accuracy:.2%}"
-        address = f"{folder}/{run.name}/{CONFIG}" if run.versions and run.metrics else ""
+        address = f"{folder}/{quote(run.name)}/{CONFIG}" if run.versions and run.metrics else ""
         sparsity = "" if run.sparsity is None else percent(run.sparsity)
         seconds = "" if run.result is None else f"{run.result['seconds']:.0f} s"
         rows.append((run.name, address, (sparsity, str(run.settings.seed), came_to, seconds)))

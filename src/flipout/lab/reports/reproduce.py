@@ -11,7 +11,7 @@ from ..files import write_bytes
 from ..settings import Settings
 from ..sweeps.grid import read_grid, shipped_grids
 from .figures import draw_accuracy
-from .labels import MODEL_NAMES, by_network, percent
+from .labels import MODEL_NAMES, by_network, percent, references
 from .page import slug
 from .records import Records
 from .series import accuracy_curves
@@ -66,21 +66,23 @@ def _settings(grid: str) -> list[Settings]:
     return [run.settings for run in read_grid(grid).only(["results"]).runs()]
 
 
-def made_again(item: str, records: Records, folder: Path) -> tuple[list[Table], list[Path]]:
+def made_again(item: str, scale: str, records: Records, folder: Path) -> tuple[list[Table], list[Path]]:
     """The tables of an item, and the files that were written."""
     networks = by_network(records.of(ITEMS[item]))
-    named = {title.partition(",")[0]: runs for title, runs in networks.items()}
+    short = {title: title.partition(",")[0] for title in networks}
+    unique = len(set(short.values())) == len(short)
+    named = {short[title] if unique else title: runs for title, runs in networks.items()}
     folder.mkdir(parents=True, exist_ok=True)
     tables, written = [], []
-    if item == "table2":
+    if item == "table1":
+        tables.append(schedule_table(scale))
+    elif item == "table2":
         tables.append(best_value_table("Table 2: the best λ, and λ = 1", named))
     elif item == "table3":
         tables.append(power_table("Table 3: powers of the magnitude", named))
     else:
-        everything = by_network(records.runs)
         for title, runs in networks.items():
-            reference = [run for run in everything[title] if run.settings.method == "dense" and run not in runs]
-            shown = [*runs, *reference]
+            shown = [*runs, *references(records.runs, runs)]
             tables.append(accuracy_table(title, shown))
             path = folder / f"{item}-{slug(title)}"
             draw_accuracy(path, title, accuracy_curves(shown), dense(shown))

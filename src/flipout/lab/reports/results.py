@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .claims import CLAIMS, Claim
 from .figures import draw_accuracy
-from .labels import by_network
+from .labels import by_network, references
 from .page import slug
 from .records import Record, Records, versions_of
 from .report import PART_TITLES
@@ -78,8 +78,7 @@ def _tables(all_records: Sequence[Records], pictures: Path | None) -> Iterator[s
 
 
 def _with_dense(runs: Sequence[Record], records: Records) -> list[Record]:
-    reference = [run for run in records.runs if run.settings.method == "dense" and run not in runs]
-    return [*runs, *(run for run in reference if run.settings.validate_ == runs[0].settings.validate_)]
+    return [*runs, *references(records.runs, runs)]
 
 
 def _part(network: str, part: str, runs: Sequence[Record]) -> Iterator[str]:

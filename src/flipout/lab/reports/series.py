@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .labels import labels
+from .labels import METHOD_NAMES, labels, percent
 from .records import Record
-from .statistics import cells, sparsities
+from .statistics import by_option, cells, one_per_seed
 
 COLOURS = {
     "flipout": "#0072b2",
@@ -80,24 +80,25 @@ def accuracy_curves(runs: Sequence[Record]) -> list[Curve]:
 def scanned(runs: Sequence[Record]) -> str | None:
     """The option of a method that takes many values here, if there is one: what a table of the paper scans."""
     for option in ("noise", "p", "lambda_"):
-        values = {getattr(run.settings, option) for run in runs if run.settings.sparsity is not None}
+        values = {getattr(run.settings, option) for run in runs if run.settings.method != "dense"}
         if len(values) > 4 and None not in values:
             return option
     return None
 
 
 def scan_curves(runs: Sequence[Record], option: str) -> list[Curve]:
-    """Accuracy against the value of an option, for every sparsity."""
-    named, found = labels(runs), cells(runs)
-    values = {named[run.name]: float(getattr(run.settings, option)) for run in runs}
+    """Accuracy against the value of an option, for every method and sparsity."""
+    scans: dict[tuple[str, float], list[Record]] = {}
+    for run in runs:
+        if run.settings.sparsity and run.settings.method != "dense":
+            scans.setdefault((METHOD_NAMES[run.settings.method], run.settings.sparsity), []).append(run)
     curves = []
-    for number, sparsity in enumerate(sparsities(found)):
-        points = sorted(
-            (values[label], of[sparsity]) for label, of in found.items() if sparsity in of and of[sparsity].values
-        )
+    for number, ((method, sparsity), of) in enumerate(scans.items()):
+        found = by_option(of, option)
+        points = [(value, found[value, s]) for value, s in sorted(found) if found[value, s].values]
         curves.append(
             Curve(
-                f"{sparsity:.2%} pruned",
+                f"{method}, {percent(sparsity)}",
                 Style(list(COLOURS.values())[number % len(COLOURS)], "solid", SYMBOLS[number % len(SYMBOLS)]),
                 tuple(value for value, _ in points),
                 tuple(cell.mean for _, cell in points),
@@ -116,7 +117,7 @@ def learning_curves(runs: Sequence[Record], sparsity: float) -> list[Curve]:
         if run.metrics and run.result is not None and run.settings.sparsity == sparsity:
             grouped.setdefault(named[run.name], []).append(run)
     curves = []
-    for label, group in grouped.items():
+    for label, group in ((label, one_per_seed(of)) for label, of in grouped.items()):
         epochs = min(len(run.metrics) for run in group)
         values = [[100 * _accuracy(run, epoch) for run in group] for epoch in range(epochs)]
         curves.append(

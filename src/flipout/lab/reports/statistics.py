@@ -19,6 +19,7 @@ class Cell:
     values: tuple[float, ...]
     failed: int = 0
     interpolated: bool = False
+    complete: bool = False  # every run that could give a value is finished
     dead: tuple[str, ...] = ()  # the layers that died, once for each run in which they did
     runs_with_dead: int = 0
 
@@ -37,7 +38,8 @@ class Cell:
 
     def __str__(self) -> str:
         if not self.values:
-            return f"{self.failed} failed" if self.failed else "missing"
+            nothing = "out of reach" if self.interpolated and self.complete else "missing"
+            return f"{self.failed} failed" if self.failed else nothing
         spread = "" if self.spread is None else f" ± {self.spread:.2f}"
         mark = " †" if self.interpolated else ""
         failed = f" ({self.failed} failed)" if self.failed else ""
@@ -72,7 +74,7 @@ def dense(runs: Iterable[Record]) -> Cell | None:
 
 
 def cell_of(runs: Sequence[Record]) -> Cell:
-    finished = [run for run in runs if run.result is not None]
+    finished = one_per_seed([run for run in runs if run.result is not None])
     dead = [run.result["dead_layers"] for run in finished if run.result is not None and run.result["dead_layers"]]
     return Cell(
         tuple(100 * accuracy for run in finished if (accuracy := run.accuracy) is not None),
@@ -80,6 +82,11 @@ def cell_of(runs: Sequence[Record]) -> Cell:
         dead=tuple(name for names in dead for name in names),
         runs_with_dead=len(dead),
     )
+
+
+def one_per_seed(runs: Sequence[Record]) -> list[Record]:
+    """A seed counts once, also if it was run again with another number of threads, or with shots counted."""
+    return list({run.settings.seed: run for run in reversed(runs)}.values())[::-1]
 
 
 def _interpolated(runs: Sequence[Record], sparsity: float) -> Cell:
@@ -94,12 +101,18 @@ def _interpolated(runs: Sequence[Record], sparsity: float) -> Cell:
         ]
         if (value := interpolate(points, sparsity)) is not None:
             values.append(value)
-    return Cell(tuple(values), failed=sum(bool(run.failure) for run in runs), interpolated=True)
+    complete = all(run.result is not None or run.failure for run in runs)
+    return Cell(tuple(values), sum(bool(run.failure) for run in runs), interpolated=True, complete=complete)
 
 
 def interpolate(points: Iterable[tuple[float, float]], sparsity: float) -> float | None:
-    """The accuracy at a sparsity, on the curve through (sparsity, accuracy) over log density."""
-    curve = sorted((math.log(1 - at), accuracy) for at, accuracy in points if at < 1)
+    """The accuracy at a sparsity, on the curve through (sparsity, accuracy) over log density.
+
+    The curve is the trade-off: a point that another one beats in sparsity and accuracy is not on it.
+    """
+    there = [(at, accuracy) for at, accuracy in points if at < 1]
+    front = [(s, a) for s, a in there if not any(t >= s and b >= a and (t, b) != (s, a) for t, b in there)]
+    curve = sorted((math.log(1 - at), accuracy) for at, accuracy in set(front))
     wanted = math.log(1 - sparsity)
     for (x0, y0), (x1, y1) in itertools.pairwise(curve):
         if x0 <= wanted <= x1:
@@ -110,20 +123,31 @@ def interpolate(points: Iterable[tuple[float, float]], sparsity: float) -> float
 def beats(one: Cell, other: Cell) -> bool | None:
     """Whether the difference of the means is larger than the spread of a difference, `sqrt(s1^2 + s2^2)`.
 
-    None where there is nothing to tell by: a cell is missing, or has one seed only.
+    None where there is nothing to tell by: a cell is missing, has one seed only, or has lost seeds to divergence, which
+    leaves the lucky ones.
     """
-    if not one.values or not other.values or one.spread is None or other.spread is None:
+    if one.failed or not one.values or not other.values or one.spread is None or other.spread is None:
         return None
     return one.mean - other.mean > math.hypot(one.spread, other.spread)
 
 
+def wider(one: Cell, other: Cell) -> bool:
+    """Whether a spread is larger by more than chance: the F-test at 95 %. With three seeds it takes a factor of 4.4."""
+    from scipy.stats import f
+
+    if one.spread is None or other.spread is None:
+        return False
+    bound = float(f.ppf(0.95, one.seeds - 1, other.seeds - 1))
+    return one.spread**2 > bound * other.spread**2
+
+
 def best(column: Mapping[str, Cell]) -> set[str]:
-    """Who is best at a sparsity, and who is not told apart from it by more than the spread."""
+    """Who is best at a sparsity, and who is not told apart from it: by less than the spread, or with too few seeds."""
     there = {label: cell for label, cell in column.items() if cell.values}
     if not there:
         return set()
     top = max(there, key=lambda label: there[label].mean)
-    return {label for label, cell in there.items() if label == top or beats(there[top], cell) is False}
+    return {label for label, cell in there.items() if label == top or not beats(there[top], cell)}
 
 
 def sparsities(found: Cells) -> list[float]:
@@ -137,3 +161,24 @@ def seeds_line(runs: Sequence[Record]) -> str:
         return "no finished runs"
     said = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return f"{said} seed{'' if counts == [1] else 's'}"
+
+
+def by_option(runs: Sequence[Record], option: str) -> dict[tuple[float, float], Cell]:
+    """Cells by the value of an option and the sparsity."""
+    grouped: dict[tuple[float, float], list[Record]] = {}
+    for run in runs:
+        value = getattr(run.settings, option)
+        if value is not None and run.settings.sparsity is not None:
+            grouped.setdefault((value, run.settings.sparsity), []).append(run)
+    return {key: cell_of(of) for key, of in grouped.items()}
+
+
+def shot_shares(runs: Sequence[Record]) -> dict[str, dict[float, Cell]]:
+    """By label and sparsity: which share of all shots at zero went over it, in percent, where the aim test counted."""
+    named, shares = labels(runs), dict[str, dict[float, list[float]]]()
+    for run in runs:
+        if run.result is not None and run.result.get("aim") and run.settings.sparsity is not None:
+            over, under = run.result["aim"]["over_shoots"], run.result["aim"]["under_shoots"]
+            of = shares.setdefault(named[run.name], {}).setdefault(run.settings.sparsity, [])
+            of.append(100 * over / max(1, over + under))
+    return {label: {s: Cell(tuple(values)) for s, values in of.items()} for label, of in shares.items()}

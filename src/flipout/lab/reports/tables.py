@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from .labels import labels, percent
 from .records import Record
-from .statistics import Cell, best, cell_of, cells, dense, sparsities
+from .statistics import Cell, best, by_option, cells, dense, shot_shares, sparsities
 
 
 @dataclass(frozen=True)
@@ -75,19 +76,14 @@ class Table:
         for number, text in enumerate(self.heading):
             table.add_column(text, justify="right" if number else "left")
         for row in self.rows:
-            table.add_row(*(f"[bold]{entry.text}[/]" if entry.bold else entry.text for entry in row))
+            table.add_row(*(Text(entry.text, style="bold" if entry.bold else "") for entry in row))
         return table
 
 
 _LATEX = {
-    "%": r"\%",
-    "&": r"\&",
-    "_": r"\_",
-    "#": r"\#",
-    "±": r"$\pm$",
-    "†": r"$^\dagger$",
-    "λ": r"$\lambda$",
-    "−": "--",
+    **{character: f"\\{character}" for character in "%&_#${}"},
+    **{"^": r"\^{}", "~": r"\~{}", "\\": r"\textbackslash{}"},
+    **{"±": r"$\pm$", "†": r"$^\dagger$", "λ": r"$\lambda$"},
 }
 
 
@@ -95,8 +91,8 @@ def _latex(text: str) -> str:
     return "".join(_LATEX.get(character, character) for character in text)
 
 
-BOLD = "Bold: the best, and what differs from it by less than the spread of the two."
-INTERPOLATED = "†: interpolated on log density, for the sparsity of this method is an outcome."
+BOLD = "Bold: the best, and what is not told apart from it, by less than the spread of the two or with one seed only."
+INTERPOLATED = "†: interpolated on log density between the best runs, for the sparsity of this method is an outcome."
 
 
 def accuracy_table(title: str, runs: Sequence[Record]) -> Table:
@@ -124,39 +120,43 @@ def dead_table(title: str, runs: Sequence[Record]) -> Table | None:
     for label, of in found.items():
         if any(cell.runs_with_dead for cell in of.values()):
             rows.append((Entry(label), *(Entry(_dead(of.get(s, Cell(())))) for s in columns)))
+    named = labels(runs)
+    outcomes: dict[str, list[Record]] = {}
+    for run in runs:
+        if run.settings.sparsity is None and run.result is not None and run.result["dead_layers"]:
+            outcomes.setdefault(named[run.name], []).append(run)
+    for label, dead in outcomes.items():
+        names = sorted({name for run in dead if run.result is not None for name in run.result["dead_layers"]})
+        told = Entry(f"{len(dead)} runs: {', '.join(names[:3])}")
+        rows.append((Entry(f"{label}, whatever it came to"), told, *[Entry("")] * (len(columns) - 1)))
     if not rows:
         return None
-    note = "In how many runs a layer lost its last weight, and which. Methods that are not named here lost none."
+    note = "In how many runs a layer lost its last weight, and which. What is not named lost none in a finished run."
     return Table(title, ("method", *map(percent, columns)), tuple(rows), (note,))
 
 
 def shots_table(title: str, runs: Sequence[Record]) -> Table | None:
     """Which share of the shots at zero went over it, by the aim test; None if no run counted them."""
-    named, counted = labels(runs), dict[str, dict[float, list[float]]]()
-    for run in runs:
-        if run.result is not None and run.result.get("aim") and run.settings.sparsity is not None:
-            over, under = run.result["aim"]["over_shoots"], run.result["aim"]["under_shoots"]
-            share = 100 * over / max(1, over + under)
-            counted.setdefault(named[run.name], {}).setdefault(run.settings.sparsity, []).append(share)
+    counted = shot_shares(runs)
     if not counted:
         return None
-    columns = sorted({sparsity for of in counted.values() for sparsity in of})
-    rows = []
-    for label, of in counted.items():
-        rows.append((Entry(label), *(Entry(f"{Cell(tuple(of.get(s, ())))} %") for s in columns)))
+    columns = sparsities(counted)
+    rows = [(Entry(label), *(Entry(str(of.get(s, Cell(())))) for s in columns)) for label, of in counted.items()]
     note = "Over-shoots in percent of all shots at zero, over all steps and weights; the rest are under-shoots."
     return Table(title, ("method", *map(percent, columns)), tuple(rows), (note,))
 
 
 def best_value_table(title: str, networks: Mapping[str, Sequence[Record]]) -> Table:
     """The paper's Table 2: the best scale of the noise, and what it gains over 1."""
+    scans = {network: by_option(runs, "noise") for network, runs in networks.items()}
+    columns = sorted({sparsity for found in scans.values() for _, sparsity in found})
     heading, rows = ["network"], []
-    for network, runs in networks.items():
-        found, row = by_option(runs, "noise"), [Entry(network)]
-        for sparsity in sorted({s for _, s in found}):
+    for sparsity in columns:
+        heading += [f"{percent(sparsity)}: best λ", f"{percent(sparsity)}: λ = 1"]
+    for network, found in scans.items():
+        row = [Entry(network)]
+        for sparsity in columns:
             column = {value: cell for (value, s), cell in found.items() if s == sparsity and cell.values}
-            if len(heading) < 1 + 2 * len({s for _, s in found}):
-                heading += [f"{percent(sparsity)}: best λ", f"{percent(sparsity)}: λ = 1"]
             if not column:
                 row += [Entry("missing"), Entry("missing")]
                 continue
@@ -170,26 +170,16 @@ def best_value_table(title: str, networks: Mapping[str, Sequence[Record]]) -> Ta
 
 def power_table(title: str, networks: Mapping[str, Sequence[Record]]) -> Table:
     """The paper's Table 3: powers of the magnitude at two sparsities."""
-    heading, rows = ["network"], []
-    for network, runs in networks.items():
-        found, row = by_option(runs, "p"), [Entry(network)]
-        columns = sorted(found, key=lambda key: (key[1], key[0]))
-        heading = ["network", *(f"{percent(s)}: p = {value:g}" for value, s in columns)]
+    scans, rows = {network: by_option(runs, "p") for network, runs in networks.items()}, []
+    columns = sorted({key for found in scans.values() for key in found}, key=lambda key: (key[1], key[0]))
+    for network, found in scans.items():
+        row = [Entry(network)]
         for value, sparsity in columns:
             column = {f"{v:g}": cell for (v, s), cell in found.items() if s == sparsity}
-            row.append(Entry(str(found[value, sparsity]), f"{value:g}" in best(column)))
+            row.append(Entry(str(found.get((value, sparsity), Cell(()))), f"{value:g}" in best(column)))
         rows.append(tuple(row))
-    return Table(title, tuple(heading), tuple(rows), (BOLD,))
-
-
-def by_option(runs: Sequence[Record], option: str) -> dict[tuple[float, float], Cell]:
-    """Cells by the value of an option and the sparsity."""
-    grouped: dict[tuple[float, float], list[Record]] = {}
-    for run in runs:
-        value = getattr(run.settings, option)
-        if value is not None and run.settings.sparsity is not None:
-            grouped.setdefault((value, run.settings.sparsity), []).append(run)
-    return {key: cell_of(of) for key, of in grouped.items()}
+    heading = ("network", *(f"{percent(s)}: p = {value:g}" for value, s in columns))
+    return Table(title, heading, tuple(rows), (BOLD,))
 
 
 def _dead(cell: Cell) -> str:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import itertools
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,7 @@ class Grid:
     title: str
     base: Mapping[str, Any]
     parts: Mapping[str, Sequence[Mapping[str, Any]]]
+    overrides: Mapping[str, Any] = field(default_factory=dict)
 
     def runs(self) -> list[Planned]:
         """Every run once, in the order of the file; what several parts have in common is run once for all of them."""
@@ -75,9 +76,10 @@ class Grid:
                 raise unknown(f"part of the grid {self.name}:", part, self.parts)
         return replace(self, parts={name: pieces for name, pieces in self.parts.items() if name in parts})
 
-    def with_base(self, **settings: Any) -> Grid:
-        """The same grid with other settings for every run."""
-        return replace(self, base={**self.base, **settings})
+    def with_settings(self, **settings: Any) -> Grid:
+        """The same grid with these settings for every run, whatever its parts say."""
+        check_keys(settings, "setting")
+        return replace(self, overrides={**self.overrides, **settings})
 
     def _piece(self, part: str, axes: Mapping[str, Any]) -> Iterator[Settings]:
         base = {key: value for key, value in self.base.items() if key != "recipe"}
@@ -88,7 +90,8 @@ class Grid:
             for setting in combination:
                 chosen |= setting
             try:
-                yield make_settings(recipe, **{**base, **chosen})
+                given = {**base, **chosen, **self.overrides}
+                yield make_settings(recipe, **{key: _plain(value) for key, value in given.items()})
             except LabError as error:
                 raise LabError(f"the part {part!r} of the grid {self.name} has a run that cannot be: {error}") from None
 
@@ -97,9 +100,9 @@ def _choices(key: str, value: Any) -> Iterator[dict[str, Any]]:
     if key == "variants":
         yield from value
     elif isinstance(value, list) and (key not in LISTS or (value and isinstance(value[0], list))):
-        yield from ({key: _plain(one)} for one in value)
+        yield from ({key: one} for one in value)
     else:
-        yield {key: _plain(value)}
+        yield {key: value}
 
 
 def _plain(value: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from ..errors import DivergedError, LabError
+from ..errors import BusyError, DivergedError, LabError
 from ..progress import Quiet
 from ..run import StoppedError, train
 from ..settings import Settings, validated
@@ -20,6 +20,7 @@ from .store import Mirror, is_url
 
 RETRIES = 2
 PATIENCE = 60.0  # seconds until the process of an earlier attempt has surely gone
+TOLD_OF_RESULTS = ("test_accuracy", "validation_accuracy", "dead_layers", "seconds")
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Engine(Protocol):
     """What runs jobs: processes of this machine, or a cluster."""
 
     threads: int
+    threads_asked: bool  # by the user, who then wants no other number
 
     def run(self, jobs: Sequence[Job], listener: Listener) -> None:
         """Runs them all; what dies is tried again, twice. Raises StoppedError if it was asked to stop."""
@@ -77,28 +79,33 @@ class Steps(Quiet):
         self.tell(Told("step", {**metrics, "steps": self.steps}))
 
 
-def work(
-    described: Mapping[str, Any], where: str, threads: int, tell: Callable[[Told], object], *, attempt: int = 1
-) -> Told:
+def work(described: Mapping[str, Any], where: str, threads: int, tell: Callable[[Told], object]) -> Told:
     """Trains, and says how it ended; never raises for a reason that lies in the run."""
     torch.set_num_threads(threads)
     try:
-        settings, patience = validated(described), PATIENCE if attempt > 1 else 0.0
+        settings = validated(described)
         if not is_url(where):
-            return Told("done", train(settings, where, view=Steps(tell), patience=patience))
+            return _done(train(settings, where, view=Steps(tell), patience=PATIENCE))
         with tempfile.TemporaryDirectory(prefix="flipout-") as scratch:
             mirror = Mirror(where, Path(scratch))
             mirror.fetch()
             try:
-                return Told("done", train(settings, scratch, view=Steps(tell), trackers=[mirror]))
+                return _done(train(settings, scratch, view=Steps(tell), trackers=[mirror]))
             finally:
                 mirror.push()
     except StoppedError as error:
         return Told("stopped", {"error": str(error)})
     except DivergedError as error:
         return Told("diverged", {"error": str(error)})
+    except BusyError as error:
+        return Told("died", {"error": str(error)})
     except LabError as error:
         return Told("failed", {"error": str(error)})
     except Exception as error:  # of whatever kind: the other runs go on
         reason = f"{type(error).__name__}: {error}"
         return Told("died", {"error": reason, "traceback": traceback.format_exc()})
+
+
+def _done(result: Mapping[str, Any]) -> Told:
+    """The rest of a result is in its folder."""
+    return Told("done", {key: result[key] for key in TOLD_OF_RESULTS})

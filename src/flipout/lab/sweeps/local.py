@@ -13,6 +13,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..run import StoppedError
 from ..signals import stop_signals
 from .job import RETRIES, Engine, Job, Listener, Told, work
@@ -40,7 +42,7 @@ class Local(Engine):
     def __init__(self, jobs: int | None = None, threads: int | None = None) -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.jobs = jobs or cores
-        self.threads = threads or max(1, cores // self.jobs)
+        self.threads, self.threads_asked = threads or max(1, cores // self.jobs), threads is not None
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no pool of processes for each of many runs
         # A server that has imported everything and forks: a run starts at once, and inherits no threads or locks.
         if "forkserver" in multiprocessing.get_all_start_methods():
@@ -59,21 +61,22 @@ class Local(Engine):
                         workers.append(self._start(*waiting.popleft()))
                     for worker in self._heard(workers, listener):
                         workers.remove(worker)
-                        told = worker.last or Told("died", {"error": _exit(worker.process.exitcode)})
+                        told = _outcome(worker)
                         if told.kind == "died" and worker.attempt <= RETRIES:
                             waiting.appendleft((worker.job, worker.attempt + 1))
                             listener.retried(worker.job, worker.attempt + 1, told.about["error"])
                         else:
                             listener.ended(worker.job, told, worker.attempt)
             finally:
-                _stop(workers)
+                lost = _stop(workers)
             if stopping.is_set():
-                raise StoppedError("stopped; every run that was going on has saved itself")
+                saved = f"{len(workers) - lost} runs that were going on have saved themselves"
+                raise StoppedError(f"stopped; {saved}" + (f", {lost} lost their last epoch" if lost else ""))
 
     def _start(self, job: Job, attempt: int) -> Worker:
         news, theirs = self.context.Pipe(duplex=False)
         held, alive = self.context.Pipe(duplex=False)
-        arguments = (job.settings.described(), job.where, job.threads, attempt, str(Path.cwd()), theirs, held)
+        arguments = (job.settings.described(), job.where, job.threads, str(Path.cwd()), theirs, held)
         process = self.context.Process(target=_process, args=arguments, daemon=True, name=job.name)
         process.start()
         theirs.close()
@@ -88,7 +91,7 @@ class Local(Engine):
             worker = by_connection[connection]  # type: ignore[index]
             try:
                 told: Told = worker.news.recv()
-            except (EOFError, ConnectionResetError):
+            except (EOFError, OSError):  # the latter if it died in the middle of a message
                 worker.process.join()
                 worker.news.close()
                 worker.alive.close()
@@ -101,8 +104,15 @@ class Local(Engine):
         return ended
 
 
-def _stop(workers: Sequence[Worker]) -> None:
-    """Asks the runs to save themselves; what does not end in time is ended."""
+def _outcome(worker: Worker) -> Told:
+    """How a worker ended. One that was asked to stop, but not by the sweep, is as good as dead."""
+    told = worker.last or Told("died", {"error": _exit(worker.process.exitcode)})
+    return Told("died", told.about) if told.kind == "stopped" else told
+
+
+def _stop(workers: Sequence[Worker]) -> int:
+    """Asks the runs to save themselves; what does not end in time is ended. Gives how many that were."""
+    lost = 0
     for worker in workers:
         worker.process.terminate()
     for worker in workers:
@@ -110,6 +120,8 @@ def _stop(workers: Sequence[Worker]) -> None:
         if worker.process.is_alive():
             worker.process.kill()
             worker.process.join()
+            lost += 1
+    return lost
 
 
 def _exit(code: int | None) -> str:
@@ -121,7 +133,6 @@ def _process(
     described: Mapping[str, Any],
     where: str,
     threads: int,
-    attempt: int,
     folder: str,
     news: Connection,
     held: Connection,
@@ -132,7 +143,8 @@ def _process(
     threading.Thread(target=_end_with, args=(held,), daemon=True).start()
     os.chdir(folder)  # where the user's own modules and relative paths are
     warnings.simplefilter("ignore")  # what they say of a run is in its result
-    news.send(work(described, where, threads, news.send, attempt=attempt))
+    torch.set_flush_denormal(True)  # before torch starts its threads, which take it over
+    news.send(work(described, where, threads, news.send))
     news.close()
 
 

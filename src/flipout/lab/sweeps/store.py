@@ -44,7 +44,7 @@ class Store:
 
 
 class Remote(Store):
-    """Somewhere else: objects there are written whole by their nature."""
+    """Somewhere else."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
@@ -72,7 +72,7 @@ class Remote(Store):
 
     def write(self, path: str, content: Mapping[str, Any]) -> None:
         self.files.makedirs(f"{self.path}/{path}".rpartition("/")[0], exist_ok=True)
-        self.files.pipe_file(f"{self.path}/{path}", json.dumps(content, indent=2).encode())
+        put(self.files, f"{self.path}/{path}", json.dumps(content, indent=2).encode())
 
     def remove(self, path: str) -> None:
         if self.has(path):
@@ -99,11 +99,15 @@ class Mirror:
         remove_leftovers(self.folder)
         here = {str(path.relative_to(self.folder)): path for path in self.folder.rglob("*") if path.is_file()}
         there = self._there()
+        if RESULT in there and RESULT not in here:
+            return  # another attempt was faster; its results stay as they are
         for name in sorted(here, key=lambda name: (name == RESULT, not name.startswith(CHECKPOINTS), name)):
-            if name.endswith(".lock") or (name.startswith(CHECKPOINTS) and name in there):
+            if name.endswith(".lock") or (
+                name.startswith(CHECKPOINTS) and there.get(name) == here[name].stat().st_size
+            ):
                 continue
             self.files.makedirs(f"{self.path}/{name}".rpartition("/")[0], exist_ok=True)
-            self.files.pipe_file(f"{self.path}/{name}", here[name].read_bytes())
+            put(self.files, f"{self.path}/{name}", here[name].read_bytes())
         for name in there:
             if name.startswith(CHECKPOINTS) and name not in here:
                 self.files.rm_file(f"{self.path}/{name}")
@@ -117,10 +121,21 @@ class Mirror:
     def finish(self, result: Mapping[str, Any]) -> None:
         self.push()
 
-    def _there(self) -> list[str]:
+    def _there(self) -> dict[str, int]:
+        """The files that are there, and their sizes."""
         self.files.invalidate_cache()
-        found = self.files.find(self.path) if self.files.exists(self.path) else []
-        return [str(path).removeprefix(self.path).lstrip("/") for path in found]
+        found = self.files.find(self.path, detail=True) if self.files.exists(self.path) else {}
+        return {str(path).removeprefix(self.path).lstrip("/"): int(info["size"]) for path, info in found.items()}
+
+
+def put(files: Any, path: str, content: bytes) -> None:
+    """Writes a file whole or not at all: by renaming on file systems; object stores do so by themselves."""
+    if not isinstance(files.protocol, str) and "file" in files.protocol:
+        folder, _, name = path.rpartition("/")
+        files.pipe_file(f"{folder}/.{name}.part", content)
+        Path(f"{folder}/.{name}.part").replace(path)
+    else:
+        files.pipe_file(path, content)
 
 
 def is_url(where: str) -> bool:

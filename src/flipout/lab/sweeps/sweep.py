@@ -36,7 +36,7 @@ def sweep(grids: Sequence[Grid], store: Store, engine: Engine, view: SweepView, 
     planned = {run.name: run for grid in grids for run in grid.runs()}
     store.prepare()
     with _locked(store):
-        threads = _describe(grids, store, engine.threads)
+        threads = _describe(grids, store, engine)
         report, jobs = Report(), []
         for name, run in planned.items():
             if store.has(f"{name}/{RESULT}"):
@@ -76,16 +76,26 @@ def _locked(store: Store) -> Iterator[None]:
         lock.release()
 
 
-def _describe(grids: Sequence[Grid], store: Store, threads: int) -> int:
+def _describe(grids: Sequence[Grid], store: Store, engine: Engine) -> int:
     """Notes which runs belong to which part of which grid, and gives the number of threads of a run: what a sweep was
     started with it goes on with, for the last bits of a result depend on it."""
-    content: dict[str, Any] = {"threads": threads, "grids": {}, "runs": {}}
+    content: dict[str, Any] = {"threads": engine.threads, "grids": {}, "runs": {}}
     if store.has(SWEEP):
         content = store.read(SWEEP)
+        if not {"threads", "grids", "runs"} <= content.keys():
+            raise LabError(f"{SWEEP} in {store} is damaged; remove it, and the sweep finds its runs again")
+        if engine.threads_asked and engine.threads != content["threads"]:
+            raise LabError(
+                f"the sweep in {store} was started with {content['threads']} threads a run, and the last bits of its "
+                f"results depend on that: leave --threads {engine.threads} out, or choose another --out"
+            )
     for grid in grids:
         runs, before = grid.runs(), content["grids"].get(grid.name, {"parts": {}})
         content["grids"][grid.name] = {"title": grid.title, "parts": {**before["parts"], **_parts(runs)}}
         content["runs"] |= {run.name: run.settings.told_briefly() for run in runs}
+    # What an older form of a grid asked for, and this one does not, is not missing.
+    wanted = {name for grid in content["grids"].values() for names in grid["parts"].values() for name in names}
+    content["runs"] = {name: settings for name, settings in content["runs"].items() if name in wanted}
     store.write(SWEEP, content)
     return int(content["threads"])
 
@@ -112,6 +122,9 @@ class _Listener:
 
     def ended(self, job: Job, told: Told, attempts: int) -> None:
         failure = f"{job.name}/{FAILURE}"
+        if told.kind == "done" and not self.store.has(f"{job.name}/{RESULT}"):
+            unseen = f"{self.store} is not the same folder on every machine: give --out a shared one, or a URL"
+            told = Told("failed", {"error": f"the run was done, but its result is not here; {unseen}"})
         if told.kind == "done":
             self.report.status[job.name] = "done"
             self.store.remove(failure)

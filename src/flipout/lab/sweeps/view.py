@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from ..progress import describe
-from ..settings import Settings
+from ..settings import METHOD_OPTIONS, Settings, fields
 from ..show import accuracy_of
 from .job import RETRIES, Job, Told
 
@@ -71,27 +72,7 @@ def told_as(settings: Settings) -> str:
     return ", ".join(filter(None, [f"{settings.model} {settings.method}", *given, pruned, f"seed {settings.seed}"]))
 
 
-OPTIONS = (
-    "schedule",
-    "prunings",
-    "start",
-    "end",
-    "scope",
-    "floor",
-    "noise",
-    "relative_to",
-    "p",
-    "criterion",
-    "lambda",
-    "threshold",
-    "fine_tune",
-    "horizon",
-    "rounds",
-    "snip_batches",
-    "rewind_to",
-    "l1",
-    "temperature",
-)
+OPTIONS = tuple(name for name in fields() if any(name in options for options in METHOD_OPTIONS.values()))
 
 
 def method_options(settings: Settings) -> dict[str, Any]:
@@ -116,7 +97,7 @@ def summary_table(status: Mapping[str, str], reasons: Mapping[str, str]) -> Tabl
     for kind, about in (
         ("done", "trained now"),
         ("skipped", "finished before"),
-        ("failed", "\n".join(f"{name}: {reason}" for name, reason in reasons.items())),
+        ("failed", escape("\n".join(f"{name}: {reason}" for name, reason in reasons.items()))),
     ):
         count = sum(one == kind for one in status.values())
         table.add_row(kind, str(count), about if count else "", style="red" if kind == "failed" and count else "")
