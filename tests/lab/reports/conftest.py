@@ -20,7 +20,7 @@ PARTS = [
     {"name": "results", "method": ["flipout", "magnitude"], "sparsity": [0.75, 0.9375], "seed": [0, 1]},
     {"name": "results", "method": "snip", "sparsity": [0.75, 0.999], "seed": [0, 1]},
     {"name": "results", "method": "dense", "sparsity": 0.0, "seed": [0, 1]},
-    {"name": "results", "method": "hoyer-square", "sparsity": "none", "lambda": [1e-5, 1e-3, 1e-2], "threshold": 1e-2},
+    {"name": "results", "method": "hoyer-square", "sparsity": "none", "lambda": [1e-5, 1e-3, 1e-2], "threshold": 5e-2},
     {"name": "ablation", "variants": [{"method": "flipout"}, {"method": "flipout", "noise": 0.0}], "sparsity": 0.9375},
     {"name": "broken", "method": "magnitude", "learning_rate": 1e20},
     {

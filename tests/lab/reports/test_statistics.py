@@ -73,7 +73,7 @@ def test_labels_say_what_differs(records: Records) -> None:
         "Global magnitude",
         "SNIP",
         "Dense",
-        "Hoyer-Square, threshold 0.01",
+        "Hoyer-Square, threshold 0.05",
     }
 
 
@@ -94,7 +94,7 @@ def test_cells_against_the_runs(records: Records) -> None:
 
 def test_outcomes_are_interpolated_and_marked(records: Records) -> None:
     runs = records.of("results")
-    of = cells(runs)["Hoyer-Square, threshold 0.01"]
+    of = cells(runs)["Hoyer-Square, threshold 0.05"]
     assert set(of) == {0.75, 0.9375, 0.999}
     assert all(cell.interpolated for cell in of.values())
     points = [(r.result["sparsity"], 100 * r.result["test_accuracy"]) for r in runs if r.settings.lambda_ and r.result]
