@@ -1,0 +1,267 @@
+"""Which rule an operation follows. What is not recognized is opaque: it reads and gives whole tensors."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional
+
+from .channels import Analysis, Channels, Rule
+from .graph import Traced
+from .joins import Activation, Concatenation, Flatten, Size, Sum, Together, Window
+from .parts import PARTS
+from .weighted import Dense, Grouped, Norm
+
+CONVOLUTIONS = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
+TRANSPOSED = {nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3}
+NORMS = {nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d}
+SAME = {nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout}
+ACTIVATIONS = {
+    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Softplus, nn.Softsign),
+    *(nn.Sigmoid, nn.LogSigmoid, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.Tanh, nn.Tanhshrink, nn.Hardshrink),
+    *(nn.Softshrink, nn.Threshold),
+}
+AVERAGES = {nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d}
+WINDOWS = {
+    *(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
+    *(nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d, nn.Upsample),
+}
+FUNCTIONS: set[Callable[..., Any]] = {
+    *(torch.relu, torch.sigmoid, torch.tanh, torch.abs, torch.exp, torch.neg, torch.sqrt, torch.clamp, torch.square),
+    *(functional.relu, functional.relu6, functional.leaky_relu, functional.elu, functional.selu, functional.celu),
+    *(functional.gelu, functional.silu, functional.mish, functional.softplus, functional.softsign, functional.sigmoid),
+    *(functional.logsigmoid, functional.hardsigmoid, functional.hardswish, functional.hardtanh, functional.tanh),
+    operator.neg,
+}
+METHODS = {"relu", "sigmoid", "tanh", "abs", "exp", "neg", "sqrt", "clamp", "square", "contiguous", "clone", "detach"}
+ADDITIONS = {operator.add, torch.add, "add"}
+PRODUCTS = {operator.mul, torch.mul, "mul"}
+ARITHMETIC = {
+    *ADDITIONS,
+    *PRODUCTS,
+    *(operator.sub, torch.sub, "sub", operator.truediv, torch.div, "div", operator.pow, torch.pow, "pow"),
+}
+FUNCTIONAL_WINDOWS: set[Callable[..., Any]] = {
+    *(functional.adaptive_avg_pool1d, functional.adaptive_avg_pool2d, functional.adaptive_avg_pool3d),
+    *(functional.max_pool1d, functional.max_pool2d, functional.max_pool3d),
+}
+FUNCTIONAL_AVERAGES: set[Callable[..., Any]] = {functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d}
+
+
+def analyze(traced: Traced) -> tuple[Analysis, list[str]]:
+    """The rule of every operation and what is known of every tensor, from the input on; and what is opaque."""
+    analysis, notes = Analysis({}, {}, {}), []
+    shared = _shared_modules(traced)
+    for node in traced.graph.nodes:
+        rule = Recognizer(traced, analysis.facts, shared).rule(node)
+        if rule is None:
+            rule = Rule(node, node.all_input_nodes, [None] * len(node.all_input_nodes))
+            if note := _opaque_note(traced, node, analysis.facts, shared):
+                notes.append(note)
+        shapes = [traced.shapes.get(source, ()) for source in rule.sources]
+        analysis.sizes[node] = [1 if a is None else shape[a] for a, shape in zip(rule.axes, shapes, strict=True)]
+        analysis.rules[node] = rule
+        analysis.facts[node] = rule.forward(analysis.inputs(rule))
+        if node.op == "placeholder":
+            analysis.facts[node] = Channels(None, torch.tensor([torch.nan]).double(), torch.tensor([True]))
+    return analysis, notes
+
+
+def _shared_modules(traced: Traced) -> set[str]:
+    """Modules with weights that are called more than once, or that share a weight with another."""
+    calls: dict[int, list[str]] = {}
+    for node in traced.graph.nodes:
+        if node.op == "call_module":
+            module = traced.model.get_submodule(str(node.target))
+            for tensor in (*module.parameters(), *module.buffers()):
+                calls.setdefault(id(tensor), []).append(str(node.target))
+        elif node.op == "get_attr":
+            tensor = operator.attrgetter(str(node.target))(traced.model)
+            calls.setdefault(id(tensor), []).append(str(node.target).rpartition(".")[0])
+    return {name for names in calls.values() if len(names) > 1 for name in names}
+
+
+def _opaque_note(traced: Traced, node: fx.Node, facts: Mapping[fx.Node, Channels], shared: set[str]) -> str | None:
+    module = traced.module(node)
+    if (
+        node.op == "output"
+        or isinstance(module, PARTS)
+        or not (
+            isinstance(module, nn.Linear | nn.modules.conv._ConvNd)
+            or any(facts[source].axis is not None for source in node.all_input_nodes)
+        )
+    ):
+        return None
+    if module is None:
+        what = getattr(node.target, "__name__", str(node.target))
+        return f"{node.name} ({what}) may mix channels: it is left as it is, and reads all there are"
+    why = "may mix channels"
+    if str(node.target) in shared:
+        why = "is called more than once, or shares its weights"
+    elif _has_hooks(module):
+        why = "has hooks"
+    return f"{node.target} ({type(module).__name__}) {why}: it is left as it is, and reads all channels there are"
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+class Recognizer:
+    """Finds the rule of a node, given what is known of the tensors before it."""
+
+    def __init__(self, traced: Traced, facts: Mapping[fx.Node, Channels], shared: set[str]) -> None:
+        self.traced, self.facts, self.shared = traced, facts, shared
+
+    def rule(self, node: fx.Node) -> Rule | None:
+        """The rule; None for an operation that is not known."""
+        sources = node.all_input_nodes
+        if not sources or node.op not in ("call_module", "call_function", "call_method"):
+            return None
+        if sources[0] not in self.traced.shapes:
+            return None
+        if (size := self._size(node)) is not None:
+            return size
+        if node not in self.traced.shapes:
+            return None
+        if node.op == "call_module":
+            return self._module(node, sources)
+        return self._flatten(node) or self._call(node, sources)
+
+    def _module(self, node: fx.Node, sources: list[fx.Node]) -> Rule | None:
+        module = self.traced.module(node)
+        assert module is not None
+        kind, source, axis = type(module), sources[0], self.facts[sources[0]].axis
+        if len(node.args) != 1 or node.kwargs or str(node.target) in self.shared or _has_hooks(module):
+            return None
+        dimensions = len(self.traced.shapes[source])
+        if kind is nn.Linear and dimensions > 1:
+            return Dense(node, source, dimensions - 1, module)  # type: ignore[arg-type]
+        if CONVOLUTIONS.get(kind) == dimensions - 2:  # type: ignore[call-overload]
+            return (Dense if module.groups == 1 else Grouped)(node, source, 1, module)  # type: ignore[arg-type]
+        if TRANSPOSED.get(kind) == dimensions - 2 and module.groups == 1:  # type: ignore[call-overload]
+            return Dense(node, source, 1, module)  # type: ignore[arg-type]
+        if kind in NORMS and module.running_mean is not None and dimensions > 1:
+            return Norm(node, source, module)  # type: ignore[arg-type]
+        if kind in SAME:
+            return Activation(node, source, axis, lambda x: x)
+        if kind in ACTIVATIONS:
+            return Activation(node, source, axis, module)
+        if kind is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1):
+            return self._flattened(node, source)
+        if axis in (1, None) and (kind in WINDOWS or kind in AVERAGES):
+            if getattr(module, "return_indices", False) or dimensions < 3:
+                return None
+            return Window(node, source, axis, zeros=kind in AVERAGES and _counts_zeros(vars(module)))
+        return None
+
+    def _call(self, node: fx.Node, sources: list[fx.Node]) -> Rule | None:
+        target, axis = node.target, self.facts[sources[0]].axis
+        if target in (torch.cat, torch.concat):
+            return self._concatenation(node)
+        if target in ARITHMETIC and len(sources) == 2 and list(node.args) == sources and not node.kwargs:
+            return self._binary(node, sources)
+        if len(sources) != 1:
+            return None
+        alone = target in FUNCTIONS or target in ARITHMETIC or (node.op == "call_method" and target in METHODS)
+        if alone and all(
+            isinstance(x, fx.Node | int | float | str | None) for x in (*node.args, *node.kwargs.values())
+        ):
+            return Activation(node, sources[0], axis, lambda x: _evaluate(node, x))
+        if target is functional.dropout:
+            training = node.kwargs.get("training", node.args[2] if len(node.args) > 2 else True)
+            return Activation(node, sources[0], axis, lambda x: x) if training is False else None
+        if axis not in (1, None) or node.args[:1] != (sources[0],):
+            return None
+        if target in FUNCTIONAL_WINDOWS and not node.kwargs.get("return_indices"):
+            return Window(node, sources[0], axis, zeros=False)
+        if target in FUNCTIONAL_AVERAGES:
+            names = ("input", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
+            return Window(
+                node,
+                sources[0],
+                axis,
+                zeros=_counts_zeros({**dict(zip(names, node.args, strict=False)), **node.kwargs}),
+            )
+        if target in (torch.mean, "mean") and self._over_positions(node, len(self.traced.shapes[sources[0]])):
+            return Window(node, sources[0], axis, zeros=False)
+        return None
+
+    def _binary(self, node: fx.Node, sources: list[fx.Node]) -> Rule | None:
+        shape, shapes = self.traced.shapes[node], [self.traced.shapes.get(source) for source in sources]
+        axes = {self.facts[source].axis for source in sources} - {None}
+        if len(axes) != 1 or any(other is None or len(other) != len(shape) for other in shapes):
+            return None
+        (axis,) = axes
+        assert axis is not None
+        if node.target in ADDITIONS and all(other == shape for other in shapes):
+            return Sum(node, sources, axis, len(shape))
+        own = [axis if other is not None and other[axis] == shape[axis] else None for other in shapes]
+        return Together(node, sources, own, axis, node.target in PRODUCTS)
+
+    def _concatenation(self, node: fx.Node) -> Rule | None:
+        tensors = node.args[0] if node.args else node.kwargs.get("tensors")
+        dimension = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
+        if not isinstance(tensors, list | tuple) or not isinstance(dimension, int):
+            return None
+        axis = dimension % len(self.traced.shapes[node])
+        sources = [source for source in tensors if isinstance(source, fx.Node)]
+        axes = {self.facts[source].axis for source in sources} - {None}
+        if axes != {axis}:
+            return None
+        return Concatenation(node, sources, axis, [self.traced.shapes[source][axis] for source in sources])
+
+    def _flatten(self, node: fx.Node) -> Rule | None:
+        """Any call that gives one row of features for each example, in the old order."""
+        source = node.all_input_nodes[0]
+        named = node.target in (torch.flatten, torch.reshape, "flatten", "view", "reshape")
+        return self._flattened(node, source) if named and node.args[:1] == (source,) else None
+
+    def _flattened(self, node: fx.Node, source: fx.Node) -> Rule | None:
+        before, after = self.traced.shapes[source], self.traced.shapes[node]
+        if self.facts[source].axis != 1 or len(before) < 2 or after != (before[0], math.prod(before[1:])):
+            return None
+        return Flatten(node, source, math.prod(before[2:]))
+
+    def _size(self, node: fx.Node) -> Rule | None:
+        """`x.size(0)`, `x.shape[2]` and the like."""
+        source = node.all_input_nodes[0]
+        axis, dimensions = self.facts[source].axis, len(self.traced.shapes[source])
+        asks = node.target == "size" or (node.target is getattr and node.args[1:] == ("shape",))
+        if not asks or axis is None:
+            return None
+        asked = [node.args[1]] if node.target == "size" and len(node.args) > 1 else [*map(_item, node.users)]
+        fine = all(isinstance(item, int) and item % dimensions != axis for item in asked)
+        return Size(node, [source], [axis]) if fine else None
+
+    def _over_positions(self, node: fx.Node, dimensions: int) -> bool:
+        over = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else None)
+        over = [over] if isinstance(over, int) else over
+        if not isinstance(over, list | tuple) or "dtype" in node.kwargs:
+            return False
+        return all(isinstance(d, int) and d % dimensions > 1 for d in over)
+
+
+def _item(user: fx.Node) -> Any:
+    return user.args[1] if user.target is operator.getitem else None
+
+
+def _counts_zeros(options: Mapping[str, Any]) -> bool:
+    """Whether an average pooling counts zeros beside the image, or divides by another number than it adds up."""
+    padding = options.get("padding", 0)
+    padded = any(padding) if isinstance(padding, list | tuple) else padding != 0
+    return bool(padded and options.get("count_include_pad", True)) or options.get("divisor_override") is not None
+
+
+def _evaluate(node: fx.Node, x: Tensor) -> Any:
+    """What a call gives for other numbers than it was traced with."""
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda _: x)  # type: ignore[arg-type, return-value]
+    if node.op == "call_method":
+        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+    assert callable(node.target)
+    return node.target(*args, **kwargs)
