@@ -1,0 +1,75 @@
+"""Compaction: fewer channels, the same outputs."""
+
+from __future__ import annotations
+
+import copy
+import io
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from flipout.export.compact import compact
+from flipout.lab.models import MODELS, build
+from tests.export.networks import Architect, randomize
+
+settings.register_profile("compact", deadline=None, max_examples=60)
+settings.load_profile("compact")
+
+
+def numbers(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@torch.no_grad()
+def assert_same(model: nn.Module, small: nn.Module, *inputs: Tensor) -> None:
+    expected, actual = model(*inputs), small(*inputs)
+    scale = float(expected.abs().max())
+    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9 * max(scale, 1e-3))
+
+
+def left_alone(small: nn.Module) -> list[str]:
+    notes = small.notes
+    assert isinstance(notes, list)
+    return notes
+
+
+def check(model: nn.Module, shape: tuple[int, ...], other_size: tuple[int, ...] | None = None) -> nn.Module:
+    """Everything that is promised of any network, in float64; gives the smaller one."""
+    model = model.double().train()
+    before = copy.deepcopy(model.state_dict())
+    small = compact(model, torch.randn(2, *shape, dtype=torch.float64))
+    assert model.training
+    assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in before.items())
+    assert not any(note.startswith("nothing was removed") for note in left_alone(small))
+    model.eval()
+    for size in (shape, other_size or shape):
+        assert_same(model, small, torch.randn(3, *size, dtype=torch.float64))
+    assert numbers(compact(small, torch.randn(1, *shape, dtype=torch.float64))) == numbers(small)
+    return small
+
+
+@pytest.mark.parametrize("sparsity", [0.9, 0.97, 0.999])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_networks_of_the_lab(name: str, sparsity: float) -> None:
+    torch.manual_seed(0)
+    model = randomize(build(name, (3, 32, 32), 10, 0.05), sparsity)
+    adaptive = name in ("resnet18", "vgg19", "densenet121")
+    small = check(model, (3, 32, 32), (3, 64, 32) if adaptive else None)
+    assert left_alone(small) == []
+    assert numbers(small) < numbers(model)
+
+
+@given(st.integers(0, 1 << 30), st.sampled_from([0.0, 0.5, 0.8, 0.9, 0.95, 0.99, 1.0]))
+def test_random_networks(seed: int, sparsity: float) -> None:
+    check(randomize(Architect(seed).network(), sparsity, seed), (3, 10, 10))
+
+
+@pytest.mark.slow
+@settings(max_examples=3000)
+@given(st.integers(0, 1 << 30), st.floats(0.0, 1.0))
+def test_many_random_networks(seed: int, sparsity: float) -> None:
+    check(randomize(Architect(seed).network(), sparsity, seed), (3, 10, 10))
