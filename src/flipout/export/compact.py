@@ -15,14 +15,14 @@ from torch.utils import _pytree as pytree
 
 from ..layers import unwrapped
 from ..summary import table
-from .graph import UntraceableError, trace
+from .graph import UntraceableError, evaluate, trace
 from .rebuild import Builder
 from .recognize import analyze
 
 
 @dataclass(frozen=True)
 class LayerChange:
-    """A Linear or convolution before and after: inputs, outputs, and weights, zeros included. One that went has none."""
+    """A Linear or convolution before and after: inputs, outputs, and weights, zeros included; all 0 if it went."""
 
     name: str
     inputs: tuple[int, int]
@@ -55,34 +55,40 @@ class Compaction:
         return table(("layer", "inputs", "outputs", "weights"), rows)
 
 
-def compact(model: nn.Module, example_input: Tensor | tuple[Tensor, ...]) -> nn.Module:
+def compact(model: nn.Module, example_input: Tensor | tuple[Tensor, ...], *, fixed_size: bool = False) -> nn.Module:
     """A network with fewer channels and, in evaluation mode, the same outputs to rounding.
 
-    Goes: every channel that nobody reads, and every constant one, whose value is folded into what follows. The model
-    that is given stays as it is. What is not understood is left alone, and named in `notes` of the result; what was done
-    to each layer is in its `compaction`.
+    What goes: every channel that nobody reads, and every constant one, whose value is folded into what follows. The
+    model that is given stays as it is. What is not understood is left alone, and named in `notes` of the result; what
+    was done to each layer is in its `compaction`.
 
     Args:
         model: the network; it must run on the example.
-        example_input: what the network is called with; batch size and values do not matter, the number of axes does.
+        example_input: what the network is called with; neither values nor batch size matter.
+        fixed_size: let only inputs of the example's size go in, but for the batch. Then channels go too that do not
+            depend on the input but differ at the borders, where zero padding met a constant.
     """
     example = example_input if isinstance(example_input, tuple) else (example_input,)
     original = copy.deepcopy(unwrapped(model)).eval()
+    trials = _Trials(original, example)
     try:
-        small, notes = _once(original, example)
-        while (again := _once(small, example)[0]) and _numbers(again) < _numbers(small):
+        small, notes = _once(original, example, fixed_size)
+        while _numbers(again := _once(small, example, fixed_size)[0]) < _numbers(small):
             small = again
-        if difference := _difference(original, small, example):
-            raise UntraceableError(f"a smaller network gave other outputs ({difference})")
+        if difference := trials.difference(small):
+            raise UntraceableError(f"the smaller network gave other outputs ({difference})")
     except UntraceableError as error:
         small, notes = original, [f"nothing was removed: {error}"]
     return _described(small, notes, Compaction(tuple(_changes(original, small))))
 
 
-def _once(model: nn.Module, example: tuple[Tensor, ...]) -> tuple[nn.Module, list[str]]:
+@torch.no_grad()
+def _once(model: nn.Module, example: tuple[Tensor, ...], fixed_size: bool) -> tuple[nn.Module, list[str]]:
     """One pass. Most networks need no second one; a convolution of which one group is left does."""
     traced = trace(model, example)
     analysis, notes = analyze(traced)
+    if fixed_size:
+        analysis = analysis.fixed(evaluate(traced, example))
     return Builder(traced, analysis, analysis.keep()).build().eval(), [*traced.notes, *notes]
 
 
@@ -90,23 +96,30 @@ def _numbers(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-@torch.no_grad()
-def _difference(original: nn.Module, small: nn.Module, example: tuple[Tensor, ...]) -> str | None:
-    """How outputs differ by more than rounding, on the example and on random numbers."""
-    drawn = tuple(torch.randn_like(x) if x.is_floating_point() else x for x in example)
-    for inputs in (example, drawn):
-        outputs = []
-        for model in (original, small):
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(0)  # for networks that draw random numbers even when evaluated
-                outputs.append(pytree.tree_leaves(model(*copy.deepcopy(inputs))))
-        for expected, actual in zip(*outputs, strict=True):
-            if isinstance(expected, Tensor) and expected.is_floating_point():
+class _Trials:
+    """What a network gives on the example and on random numbers, to compare another with."""
+
+    def __init__(self, model: nn.Module, example: tuple[Tensor, ...]) -> None:
+        drawn = tuple(torch.randn_like(x) if x.is_floating_point() else x for x in example)
+        self.inputs = [example, drawn]
+        self.outputs = [self._run(model, inputs) for inputs in self.inputs]
+
+    def difference(self, model: nn.Module) -> str | None:
+        """How its outputs differ by more than rounding."""
+        for inputs, outputs in zip(self.inputs, self.outputs, strict=True):
+            for expected, actual in zip(outputs, self._run(model, inputs), strict=True):
                 size = float(expected.abs().nan_to_num(0.0, 0.0, 0.0).max()) if expected.numel() else 0.0
-                bound = 1e4 * torch.finfo(expected.dtype).eps * max(size, 1e-3)
+                bound = 1e4 * torch.finfo(expected.dtype).eps * max(size, 1e-3) if expected.is_floating_point() else 0.0
                 if not torch.allclose(expected, actual, rtol=0, atol=bound, equal_nan=True):
                     return f"by {float((expected - actual).abs().max()):.1e}, where they are up to {size:.1e}"
-    return None
+        return None
+
+    @torch.no_grad()
+    def _run(self, model: nn.Module, inputs: tuple[Tensor, ...]) -> list[Tensor]:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # for networks that draw random numbers even when evaluated
+            outputs = pytree.tree_leaves(model(*copy.deepcopy(inputs)))
+        return [output for output in outputs if isinstance(output, Tensor)]
 
 
 def _changes(before: nn.Module, after: nn.Module) -> Iterator[LayerChange]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -47,29 +48,45 @@ def effective(model: nn.Module, example_input: Tensor | tuple[Tensor, ...]) -> E
         example_input: what the network is called with.
     """
     example = example_input if isinstance(example_input, tuple) else (example_input,)
-    counted: dict[int, int] = {}
+    weights = {
+        name: module.weight
+        for name, module in unwrapped(model).named_modules()
+        if isinstance(module, nn.Linear | _ConvNd)
+    }
     try:
-        traced = trace(model, example)
-        analysis, opaque = analyze(traced)
-        relevant, notes = analysis.relevant(), (*traced.notes, *opaque)
-        for node, rule in analysis.rules.items():
-            if isinstance(rule, Layer):
-                counted[id(rule.module)] = _on_live_path(rule, analysis.inputs(rule)[0].carries, relevant.get(node))
-        names = {id(module): name for name, module in traced.model.named_modules()}
-        by_name = {names[key]: count for key, count in counted.items()}
+        live, notes = _count(model, example, weights)
     except UntraceableError as error:
-        by_name, notes = {}, (str(error),)
+        live, notes = {}, (str(error),)
     layers: dict[str, tuple[int, int]] = {}
-    prunable = 0
     seen: set[int] = set()
-    for name, module in unwrapped(model).named_modules():
-        if isinstance(module, nn.Linear | _ConvNd) and id(module.weight) not in seen:
-            seen.add(id(module.weight))
-            nonzero = int(module.weight.count_nonzero())
-            layers[f"{name}.weight" if name else "weight"] = nonzero, by_name.get(name, nonzero)
-            prunable += module.weight.numel()
-    nonzero, live = (sum(pair[k] for pair in layers.values()) for k in (0, 1))
-    return Effective(prunable, nonzero, live, layers, notes)
+    for name, weight in weights.items():
+        if id(weight) not in seen:  # tied weights count once
+            seen.add(id(weight))
+            nonzero = int(weight.count_nonzero())
+            layers[f"{name}.weight".lstrip(".")] = nonzero, live.get(name, nonzero)
+    prunable = sum(weight.numel() for weight in {id(weight): weight for weight in weights.values()}.values())
+    nonzero, effective = (sum(pair[k] for pair in layers.values()) for k in (0, 1))
+    return Effective(prunable, nonzero, effective, layers, notes)
+
+
+def _count(
+    model: nn.Module, example: tuple[Tensor, ...], names: Iterable[str]
+) -> tuple[dict[str, int], tuple[str, ...]]:
+    """The effective weights of the layers that can be followed, or that are never called."""
+    traced = trace(model, example)
+    analysis, opaque = analyze(traced)
+    relevant = analysis.relevant()
+    targets = [str(node.target) for node in traced.graph.nodes if node.op in ("call_module", "get_attr")]
+    live = {name: 0 for name in names if not any(_within(name, t) or _within(t, name) for t in targets)}
+    for node, rule in analysis.rules.items():
+        if isinstance(rule, Layer):
+            carries = analysis.inputs(rule)[0].carries
+            live[str(node.target)] = _on_live_path(rule, carries, relevant.get(node))
+    return live, (*traced.notes, *opaque)
+
+
+def _within(name: str, outer: str) -> bool:
+    return f"{name}.".startswith(f"{outer}.")
 
 
 def _on_live_path(layer: Layer, carries: Tensor, relevant: Tensor | None) -> int:

@@ -1,6 +1,6 @@
 """The mathematics of a layer whose inputs are partly constant, in float64.
 
-Weights are seen as (outputs, inputs of a group, taps of the kernel), and a constant as one number per input channel, NaN
+Weights are seen as (outputs, inputs of a group, taps), and constants as one number per input channel, NaN
 where it varies. A layer is `bordered` if not every position sees every tap, as with zero padding: then a constant other
 than zero gives something else at the borders, and cannot become part of the bias.
 """
@@ -69,3 +69,29 @@ def merged(weights: Tensor, constants: Tensor) -> Tensor:
         weights = torch.where(constants.isnan()[:, None], weights, 0.0)
         weights[:, chosen] = column
     return weights
+
+
+def folded(
+    weights: Tensor, bias: Tensor | None, inputs: Tensor, outputs: Tensor, bordered: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Weights and bias that give the same without reading constant inputs, or with only one of them if bordered.
+
+    `inputs` and `outputs` are the constants before and after. A constant output is all bias.
+    """
+    bias = None if bias is None else bias.double()
+    if bordered:
+        weights = merged(weights, inputs)
+    else:
+        shift = added(weights, inputs, 1)
+        bias = shift if bias is None else bias + shift
+        weights = torch.where(inputs.isnan()[:, None], weights, 0.0)
+    weights = torch.where(outputs.isnan()[:, None, None], weights, 0.0)
+    bias = torch.where(outputs.isnan(), torch.zeros_like(outputs) if bias is None else bias, outputs)
+    return weights, bias
+
+
+def uniform(maps: Tensor) -> Tensor | None:
+    """The number that each of these (channels, positions...) is everywhere but for rounding; None if one is not."""
+    flat = maps.reshape(len(maps), -1)
+    differs = (flat - flat[:, :1]).abs().max() > 1e-12 * flat.abs().max()
+    return None if differs else flat[:, 0]

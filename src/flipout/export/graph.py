@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, fx, nn
 
 from ..layers import unwrapped
 from .parts import PARTS
+
+Seen = TypeVar("Seen")
 
 OUT_OF_PLACE = {
     operator.iadd: operator.add,
@@ -24,7 +27,7 @@ OUT_OF_PLACE = {
 
 @dataclass(frozen=True)
 class Traced:
-    """A copy of a model in evaluation mode, its graph, the shapes that an example gave, and what could not be traced."""
+    """A copy of a model in evaluation mode, its graph, the shapes of an example's tensors, and what was not traced."""
 
     model: nn.Module
     graph: fx.Graph
@@ -44,16 +47,36 @@ def trace(model: nn.Module, example: tuple[Any, ...]) -> Traced:
     """Follows a model with an example. A submodule that cannot be followed becomes one opaque operation."""
     model = copy.deepcopy(unwrapped(model)).eval()
     tracer = _Tracer()
+    parameters = list(inspect.signature(model.forward).parameters.values())[len(example) :]
+    left_out = {p.name: p.default for p in parameters if p.default is not p.empty}
     try:
-        graph = tracer.trace(model)
+        graph = tracer.trace(model, left_out or None)
+        shapes = _run(model, graph, example, lambda tensor: tuple(tensor.shape))
     except Exception as error:  # any code of the user's may run here
         raise UntraceableError(f"the network cannot be traced ({_first_line(error)})") from error
-    shapes = _Shapes(model, graph)
-    with torch.no_grad():
-        # An in-place operation of the model would else change the example.
-        shapes.run(*copy.deepcopy(example))
     _make_functional(model, graph)
-    return Traced(model, graph, shapes.found, tuple(tracer.notes))
+    return Traced(model, graph, shapes, tuple(tracer.notes))
+
+
+def evaluate(traced: Traced, example: tuple[Any, ...]) -> dict[fx.Node, Tensor]:
+    """Every tensor of the network for the first of the examples, in float64."""
+    exact = tuple(x.double().cpu() if x.is_floating_point() else x.cpu() for x in example)
+    try:
+        return _run(
+            copy.deepcopy(traced.model).double().cpu(), traced.graph, exact, lambda tensor: tensor[:1].squeeze(0)
+        )
+    except Exception as error:  # any code of the user's may run here
+        raise UntraceableError(f"the network does not run in float64 ({_first_line(error)})") from error
+
+
+@torch.no_grad()
+def _run(
+    model: nn.Module, graph: fx.Graph, example: tuple[Any, ...], look: Callable[[Tensor], Seen]
+) -> dict[fx.Node, Seen]:
+    recorder = _Recorder(model, graph, look)
+    # An in-place operation of the model would else change the example.
+    recorder.run(*copy.deepcopy(example))
+    return recorder.found
 
 
 def _first_line(error: Exception) -> str:
@@ -86,17 +109,18 @@ class _Tracer(fx.Tracer):
             return self.create_proxy("call_module", name, args, kwargs)
 
 
-class _Shapes(fx.Interpreter):
-    """Runs a graph and writes down the shapes."""
+class _Recorder(fx.Interpreter, Generic[Seen]):
+    """Runs a graph and writes down something of every tensor."""
 
-    def __init__(self, model: nn.Module, graph: fx.Graph) -> None:
+    def __init__(self, model: nn.Module, graph: fx.Graph, look: Callable[[Tensor], Seen]) -> None:
         super().__init__(model, graph=graph)
-        self.found: dict[fx.Node, tuple[int, ...]] = {}
+        self.look = look
+        self.found: dict[fx.Node, Seen] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
-        if isinstance(result, Tensor):
-            self.found[n] = tuple(result.shape)
+        if isinstance(result, Tensor) and result.ndim:
+            self.found[n] = self.look(result)
         return result
 
 

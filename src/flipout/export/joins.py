@@ -1,14 +1,14 @@
-"""Operations that bring tensors together, and flatten, which makes a channel into many."""
+"""Operations that bring tensors together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, fx
 
-from .channels import Channels, Pointwise, Rule, known
+from .channels import Channels, Rule, broadcast, known
 from .parts import AddInto, Shift, Spread, positions
 
 if TYPE_CHECKING:
@@ -33,36 +33,37 @@ class Sum(Rule):
         return [need if need.any() else None for need in needs]
 
     def rebuild(self, build: Builder, inputs: Sequence[Channels], output: Channels, kept: Tensor) -> fx.Node:
-        needs = self.needs(inputs, output, kept)
-        held = [build.held(self, k) & kept if need is not None else None for k, need in enumerate(needs)]
-        shift = torch.zeros(int(kept.sum()), dtype=torch.float64)
-        for channels, own in zip(inputs, held, strict=True):
-            missing = kept if own is None else kept & ~own
-            shift[positions(kept, missing)] += channels.constants[missing]
-        # The widest goes first: the others are added into it.
-        order = sorted((k for k, own in enumerate(held) if own is not None), key=lambda k: -int(held[k].sum()))  # type: ignore[union-attr]
-        result: fx.Node | None = None
-        for k in order:
-            own = held[k]
-            assert own is not None
-            if not own.any() and result is not None:
-                continue
-            operand = build.take(self, k, own) if own.any() else build.source(self, k)
-            if result is None:
-                result = operand if own.equal(kept) else self._spread(build, operand, own, kept)
-            elif own.equal(kept):
-                result = build.graph.call_function(torch.add, (result, operand))
+        given: list[tuple[int, Tensor]] = []
+        shift = torch.zeros(1, dtype=torch.float64)
+        for k, need in enumerate(self.needs(inputs, output, kept)):
+            own = torch.zeros_like(kept) if need is None else build.held(self, k) & kept
+            if need is not None:
+                given.append((k, own))
+            shift = shift + self._constants(build, k, inputs[k], kept & ~own)
+        given.sort(key=lambda pair: -int(pair[1].sum()))
+        # The widest goes first, and the other is added into it.
+        number, own = given[0]
+        result = build.take(self, number, own) if own.any() else build.source(self, number)
+        if not own.equal(kept):
+            index = torch.full((int(kept.sum()),), max(1, int(own.sum())))
+            index[positions(kept, own)] = torch.arange(int(own.sum()))
+            result = build.part(self.node, Spread(self.axis, index), result)
+        for number, own in given[1:]:
+            branch = build.take(self, number, own)
+            if own.equal(kept):
+                result = build.graph.call_function(torch.add, (result, branch))
             else:
-                result = build.part(self.node, AddInto(self.axis, positions(kept, own)), result, operand)
-        assert result is not None
+                result = build.part(self.node, AddInto(self.axis, positions(kept, own)), result, branch)
         if shift.any():
-            result = build.part(self.node, Shift(shift, self.axis, self.dimensions), result)
+            own_axis = self.axis - self.dimensions  # counted from the end, as a constant may lack the axes before it
+            result = build.part(self.node, Shift(shift.index_select(own_axis, kept.nonzero().flatten())), result)
         return result
 
-    def _spread(self, build: Builder, operand: fx.Node, own: Tensor, kept: Tensor) -> fx.Node:
-        index = torch.full((int(kept.sum()),), max(1, int(own.sum())))
-        index[positions(kept, own)] = torch.arange(int(own.sum()))
-        return build.part(self.node, Spread(self.axis, index), operand)
+    def _constants(self, build: Builder, number: int, channels: Channels, missing: Tensor) -> Tensor:
+        """What a source has in the channels that are not taken from it, as an example without them."""
+        maps = build.maps(self, number)
+        values = broadcast(channels.constants, self.axis, self.dimensions - 1) if maps is None else maps
+        return torch.where(broadcast(missing, self.axis, self.dimensions - 1), values, 0.0)
 
 
 class Together(Rule):
@@ -107,64 +108,8 @@ class Concatenation(Rule):
         return known(self.axis, constants, torch.cat([channels.carries for channels in inputs]))
 
     def needs(self, inputs: Sequence[Channels], output: Channels, kept: Tensor) -> list[Tensor | None]:
-        return [need if need.any() else None for need in kept.split(self.sizes)]
+        return [need if need.any() else None for need in torch.split(kept, self.sizes)]
 
     def rebuild(self, build: Builder, inputs: Sequence[Channels], output: Channels, kept: Tensor) -> fx.Node:
-        pieces = [build.take(self, k, need) for k, need in enumerate(kept.split(self.sizes)) if need.any()]
+        pieces = [build.take(self, k, need) for k, need in enumerate(torch.split(kept, self.sizes)) if need.any()]
         return build.graph.call_function(torch.cat, (pieces, self.axis)) if len(pieces) > 1 else pieces[0]
-
-
-class Flatten(Rule):
-    """All but the first axis become one: a channel gives as many features as it has positions."""
-
-    def __init__(self, node: fx.Node, source: fx.Node, positions: int) -> None:
-        super().__init__(node, [source], [1])
-        self.positions = positions
-
-    def forward(self, inputs: Sequence[Channels]) -> Channels:
-        (channels,) = inputs
-        constants, carries = (t.repeat_interleave(self.positions) for t in (channels.constants, channels.carries))
-        return known(1, constants, carries)
-
-    def widen(self, needed: Tensor) -> Tensor:
-        return self._channels(needed).repeat_interleave(self.positions)
-
-    def needs(self, inputs: Sequence[Channels], output: Channels, kept: Tensor) -> list[Tensor | None]:
-        return [self._channels(kept)]
-
-    def rebuild(self, build: Builder, inputs: Sequence[Channels], output: Channels, kept: Tensor) -> fx.Node:
-        source = build.take(self, 0, self._channels(kept))
-        return build.graph.call_function(torch.flatten, (source, 1))
-
-    def _channels(self, features: Tensor) -> Tensor:
-        return features.reshape(-1, self.positions).any(1)
-
-
-class Activation(Pointwise):
-    """Any function of one number; a constant goes through the function itself."""
-
-    def __init__(self, node: fx.Node, source: fx.Node, axis: int | None, function: Callable[[Tensor], Any]) -> None:
-        super().__init__(node, source, axis)
-        self.function = function
-
-    def apply(self, constants: Tensor) -> Tensor:
-        result = self.function(constants)
-        return torch.where(constants.isnan(), torch.nan, result)
-
-
-class Window(Pointwise):
-    """Pooling and means over positions. With zeros at the borders only the constant zero stays one."""
-
-    def __init__(self, node: fx.Node, source: fx.Node, axis: int | None, *, zeros: bool) -> None:
-        super().__init__(node, source, axis)
-        self.zeros = zeros
-
-    def apply(self, constants: Tensor) -> Tensor:
-        return torch.where(constants == 0, constants, torch.nan) if self.zeros else constants
-
-
-class Size(Rule):
-    """Asks for a size other than the number of channels: reads the tensor, but no channel of it."""
-
-    def needs(self, inputs: Sequence[Channels], output: Channels, kept: Tensor) -> list[Tensor | None]:
-        return [torch.zeros_like(channels.carries) for channels in inputs]

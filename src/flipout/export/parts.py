@@ -43,13 +43,16 @@ class AddInto(Part):
 
 
 class Shift(nn.Module):
-    """Adds a number to each channel."""
+    """Adds the same numbers to every example."""
 
     shift: Tensor
 
-    def __init__(self, shift: Tensor, axis: int, dimensions: int) -> None:
+    def __init__(self, shift: Tensor) -> None:
         super().__init__()
-        self.register_buffer("shift", shift.reshape(-1, *(1,) * (dimensions - 1 - axis)))
+        self.register_buffer("shift", shift)
+
+    def extra_repr(self) -> str:
+        return f"shape={tuple(self.shift.shape)}"
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.shift

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, fx, nn
 
-from .channels import Analysis, Rule
+from .analysis import Analysis
+from .channels import Rule
 from .graph import Traced
 from .parts import Select, positions
 
@@ -40,6 +41,10 @@ class Builder:
             return self.kept[source]
         return torch.ones(self.analysis.sizes[rule.node][number], dtype=torch.bool)
 
+    def maps(self, rule: Rule, number: int) -> Tensor | None:
+        """The values of a source for one example, if only examples of its size are to be read."""
+        return None if self.analysis.maps is None else self.analysis.maps[rule.sources[number]]
+
     def take(self, rule: Rule, number: int, wanted: Tensor) -> fx.Node:
         """A source with these channels and no others."""
         node, axis, held = self.source(rule, number), rule.axes[number], self.held(rule, number)
@@ -64,8 +69,7 @@ class Builder:
         number = 1
         while hasattr(model, name):
             name, number = f"{base}_{number}", number + 1
-        for tensor in model.parameters():
+        if (tensor := next(model.parameters(), None)) is not None:
             module.to(tensor.device, tensor.dtype)
-            break
         model.add_module(name, module)
         return self.graph.call_module(name, sources)

@@ -4,53 +4,20 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
-from .channels import Analysis, Channels, Rule
+from . import operations
+from .analysis import Analysis
+from .channels import Channels, Rule, unknown
 from .graph import Traced
-from .joins import Activation, Concatenation, Flatten, Size, Sum, Together, Window
+from .joins import Concatenation, Sum, Together
 from .parts import PARTS
+from .pointwise import Activation, Flatten, Size, Window
 from .weighted import Dense, Grouped, Norm
-
-CONVOLUTIONS = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
-TRANSPOSED = {nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3}
-NORMS = {nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d}
-SAME = {nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout}
-ACTIVATIONS = {
-    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Softplus, nn.Softsign),
-    *(nn.Sigmoid, nn.LogSigmoid, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.Tanh, nn.Tanhshrink, nn.Hardshrink),
-    *(nn.Softshrink, nn.Threshold),
-}
-AVERAGES = {nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d}
-WINDOWS = {
-    *(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
-    *(nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d, nn.Upsample),
-}
-FUNCTIONS: set[Callable[..., Any]] = {
-    *(torch.relu, torch.sigmoid, torch.tanh, torch.abs, torch.exp, torch.neg, torch.sqrt, torch.clamp, torch.square),
-    *(functional.relu, functional.relu6, functional.leaky_relu, functional.elu, functional.selu, functional.celu),
-    *(functional.gelu, functional.silu, functional.mish, functional.softplus, functional.softsign, functional.sigmoid),
-    *(functional.logsigmoid, functional.hardsigmoid, functional.hardswish, functional.hardtanh, functional.tanh),
-    operator.neg,
-}
-METHODS = {"relu", "sigmoid", "tanh", "abs", "exp", "neg", "sqrt", "clamp", "square", "contiguous", "clone", "detach"}
-ADDITIONS = {operator.add, torch.add, "add"}
-PRODUCTS = {operator.mul, torch.mul, "mul"}
-ARITHMETIC = {
-    *ADDITIONS,
-    *PRODUCTS,
-    *(operator.sub, torch.sub, "sub", operator.truediv, torch.div, "div", operator.pow, torch.pow, "pow"),
-}
-FUNCTIONAL_WINDOWS: set[Callable[..., Any]] = {
-    *(functional.adaptive_avg_pool1d, functional.adaptive_avg_pool2d, functional.adaptive_avg_pool3d),
-    *(functional.max_pool1d, functional.max_pool2d, functional.max_pool3d),
-}
-FUNCTIONAL_AVERAGES: set[Callable[..., Any]] = {functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d}
 
 
 def analyze(traced: Traced) -> tuple[Analysis, list[str]]:
@@ -68,7 +35,7 @@ def analyze(traced: Traced) -> tuple[Analysis, list[str]]:
         analysis.rules[node] = rule
         analysis.facts[node] = rule.forward(analysis.inputs(rule))
         if node.op == "placeholder":
-            analysis.facts[node] = Channels(None, torch.tensor([torch.nan]).double(), torch.tensor([True]))
+            analysis.facts[node] = unknown(None, 1, carries=True)
     return analysis, notes
 
 
@@ -103,12 +70,12 @@ def _opaque_note(traced: Traced, node: fx.Node, facts: Mapping[fx.Node, Channels
     why = "may mix channels"
     if str(node.target) in shared:
         why = "is called more than once, or shares its weights"
-    elif _has_hooks(module):
+    elif _hooked(module):
         why = "has hooks"
     return f"{node.target} ({type(module).__name__}) {why}: it is left as it is, and reads all channels there are"
 
 
-def _has_hooks(module: nn.Module) -> bool:
+def _hooked(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
@@ -130,66 +97,64 @@ class Recognizer:
         if node not in self.traced.shapes:
             return None
         if node.op == "call_module":
-            return self._module(node, sources)
-        return self._flatten(node) or self._call(node, sources)
+            return self._module(node, sources[0])
+        return self._call(node, sources)
 
-    def _module(self, node: fx.Node, sources: list[fx.Node]) -> Rule | None:
-        module = self.traced.module(node)
-        assert module is not None
-        kind, source, axis = type(module), sources[0], self.facts[sources[0]].axis
-        if len(node.args) != 1 or node.kwargs or str(node.target) in self.shared or _has_hooks(module):
+    def _module(self, node: fx.Node, source: fx.Node) -> Rule | None:
+        module = self.traced.model.get_submodule(str(node.target))
+        kind, axis, dimensions = type(module), self.facts[source].axis, len(self.traced.shapes[source])
+        if len(node.args) != 1 or node.kwargs or str(node.target) in self.shared or _hooked(module):
             return None
-        dimensions = len(self.traced.shapes[source])
-        if kind is nn.Linear and dimensions > 1:
-            return Dense(node, source, dimensions - 1, module)  # type: ignore[arg-type]
-        if CONVOLUTIONS.get(kind) == dimensions - 2:  # type: ignore[call-overload]
-            return (Dense if module.groups == 1 else Grouped)(node, source, 1, module)  # type: ignore[arg-type]
-        if TRANSPOSED.get(kind) == dimensions - 2 and module.groups == 1:  # type: ignore[call-overload]
-            return Dense(node, source, 1, module)  # type: ignore[arg-type]
-        if kind in NORMS and module.running_mean is not None and dimensions > 1:
-            return Norm(node, source, module)  # type: ignore[arg-type]
-        if kind in SAME:
+        if isinstance(module, nn.Linear):
+            return Dense(node, source, dimensions - 1, module) if kind is nn.Linear and dimensions > 1 else None
+        if isinstance(module, nn.modules.conv._ConvNd):
+            sizes = operations.CONVOLUTIONS if module.groups > 1 else operations.CONVOLUTIONS | operations.TRANSPOSED
+            fits = sizes.get(kind) == dimensions - 2
+            return (Dense if module.groups == 1 else Grouped)(node, source, 1, module) if fits else None
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            fits = kind in operations.NORMS and module.running_mean is not None
+            return Norm(node, source, module) if fits else None
+        if kind in operations.SAME:
             return Activation(node, source, axis, lambda x: x)
-        if kind in ACTIVATIONS:
+        if kind in operations.ACTIVATIONS:
             return Activation(node, source, axis, module)
-        if kind is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1):
+        if kind is nn.Flatten:
             return self._flattened(node, source)
-        if axis in (1, None) and (kind in WINDOWS or kind in AVERAGES):
-            if getattr(module, "return_indices", False) or dimensions < 3:
-                return None
-            return Window(node, source, axis, zeros=kind in AVERAGES and _counts_zeros(vars(module)))
-        return None
+        spatial = (operations.WINDOWS | operations.AVERAGES).get(kind)
+        fits = spatial == dimensions - 2 or kind is nn.Upsample
+        if axis not in (1, None) or not fits or getattr(module, "return_indices", False):
+            return None
+        return Window(node, source, axis, zeros=kind in operations.AVERAGES and _counts_zeros(vars(module)))
 
     def _call(self, node: fx.Node, sources: list[fx.Node]) -> Rule | None:
-        target, axis = node.target, self.facts[sources[0]].axis
-        if target in (torch.cat, torch.concat):
+        target = node.target
+        if target in operations.FLATTENS:
+            return self._flattened(node, sources[0]) if node.args[:1] == (sources[0],) else None
+        if target in operations.CONCATENATIONS:
             return self._concatenation(node)
-        if target in ARITHMETIC and len(sources) == 2 and list(node.args) == sources and not node.kwargs:
+        if target in operations.ARITHMETIC and len(sources) == 2 and list(node.args) == sources and not node.kwargs:
             return self._binary(node, sources)
         if len(sources) != 1:
             return None
-        alone = target in FUNCTIONS or target in ARITHMETIC or (node.op == "call_method" and target in METHODS)
-        if alone and all(
-            isinstance(x, fx.Node | int | float | str | None) for x in (*node.args, *node.kwargs.values())
-        ):
-            return Activation(node, sources[0], axis, lambda x: _evaluate(node, x))
+        source, axis = sources[0], self.facts[sources[0]].axis
+        if target in operations.FUNCTIONAL_ACTIVATIONS or target in operations.ARITHMETIC:
+            others = (*node.args, *node.kwargs.values())
+            plain = all(isinstance(argument, fx.Node | float | int | str | None) for argument in others)
+            return Activation(node, source, axis, lambda x: _evaluate(node, x)) if plain else None
         if target is functional.dropout:
             training = node.kwargs.get("training", node.args[2] if len(node.args) > 2 else True)
-            return Activation(node, sources[0], axis, lambda x: x) if training is False else None
-        if axis not in (1, None) or node.args[:1] != (sources[0],):
-            return None
-        if target in FUNCTIONAL_WINDOWS and not node.kwargs.get("return_indices"):
-            return Window(node, sources[0], axis, zeros=False)
-        if target in FUNCTIONAL_AVERAGES:
-            names = ("input", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
-            return Window(
-                node,
-                sources[0],
-                axis,
-                zeros=_counts_zeros({**dict(zip(names, node.args, strict=False)), **node.kwargs}),
-            )
-        if target in (torch.mean, "mean") and self._over_positions(node, len(self.traced.shapes[sources[0]])):
-            return Window(node, sources[0], axis, zeros=False)
+            return Activation(node, source, axis, lambda x: x) if training is False else None
+        return self._window(node, source) if axis in (1, None) and node.args[:1] == (source,) else None
+
+    def _window(self, node: fx.Node, source: fx.Node) -> Rule | None:
+        target, axis, dimensions = node.target, self.facts[source].axis, len(self.traced.shapes[source])
+        if operations.FUNCTIONAL_WINDOWS.get(target) == dimensions - 2:
+            return None if node.kwargs.get("return_indices") else Window(node, source, axis, zeros=False)
+        if operations.FUNCTIONAL_AVERAGES.get(target) == dimensions - 2:
+            options = {**dict(zip(operations.AVERAGE_ARGUMENTS, node.args, strict=False)), **node.kwargs}
+            return Window(node, source, axis, zeros=_counts_zeros(options))
+        if target in operations.MEANS and _over_positions(node, dimensions):
+            return Window(node, source, axis, zeros=False)
         return None
 
     def _binary(self, node: fx.Node, sources: list[fx.Node]) -> Rule | None:
@@ -199,10 +164,10 @@ class Recognizer:
             return None
         (axis,) = axes
         assert axis is not None
-        if node.target in ADDITIONS and all(other == shape for other in shapes):
+        if node.target in operations.ADDITIONS and all(other == shape for other in shapes):
             return Sum(node, sources, axis, len(shape))
         own = [axis if other is not None and other[axis] == shape[axis] else None for other in shapes]
-        return Together(node, sources, own, axis, node.target in PRODUCTS)
+        return Together(node, sources, own, axis, node.target in operations.PRODUCTS)
 
     def _concatenation(self, node: fx.Node) -> Rule | None:
         tensors = node.args[0] if node.args else node.kwargs.get("tensors")
@@ -215,12 +180,6 @@ class Recognizer:
         if axes != {axis}:
             return None
         return Concatenation(node, sources, axis, [self.traced.shapes[source][axis] for source in sources])
-
-    def _flatten(self, node: fx.Node) -> Rule | None:
-        """Any call that gives one row of features for each example, in the old order."""
-        source = node.all_input_nodes[0]
-        named = node.target in (torch.flatten, torch.reshape, "flatten", "view", "reshape")
-        return self._flattened(node, source) if named and node.args[:1] == (source,) else None
 
     def _flattened(self, node: fx.Node, source: fx.Node) -> Rule | None:
         before, after = self.traced.shapes[source], self.traced.shapes[node]
@@ -239,12 +198,14 @@ class Recognizer:
         fine = all(isinstance(item, int) and item % dimensions != axis for item in asked)
         return Size(node, [source], [axis]) if fine else None
 
-    def _over_positions(self, node: fx.Node, dimensions: int) -> bool:
-        over = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else None)
-        over = [over] if isinstance(over, int) else over
-        if not isinstance(over, list | tuple) or "dtype" in node.kwargs:
-            return False
-        return all(isinstance(d, int) and d % dimensions > 1 for d in over)
+
+def _over_positions(node: fx.Node, dimensions: int) -> bool:
+    """Whether a mean leaves examples and channels apart."""
+    over = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else None)
+    over = [over] if isinstance(over, int) else over
+    if not isinstance(over, list | tuple) or "dtype" in node.kwargs:
+        return False
+    return all(isinstance(d, int) and d % dimensions > 1 for d in over)
 
 
 def _item(user: fx.Node) -> Any:
@@ -260,7 +221,7 @@ def _counts_zeros(options: Mapping[str, Any]) -> bool:
 
 def _evaluate(node: fx.Node, x: Tensor) -> Any:
     """What a call gives for other numbers than it was traced with."""
-    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda _: x)  # type: ignore[arg-type, return-value]
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda _: x)
     if node.op == "call_method":
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)
     assert callable(node.target)

@@ -12,7 +12,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from . import fold
-from .channels import Channels, Pointwise, Rule, known
+from .channels import Channels, Pointwise, Rule, broadcast, known
+from .parts import Shift
 
 if TYPE_CHECKING:
     from .rebuild import Builder
@@ -75,25 +76,30 @@ class Dense(Layer):
     def rebuild(self, build: Builder, inputs: Sequence[Channels], output: Channels, kept: Tensor) -> fx.Node:
         (channels,) = inputs
         (needed,) = self.needs(inputs, output, kept)
-        assert needed is not None
         held = build.held(self, 0)
-        if 0 < 2 * needed.sum() <= held.sum():  # a copy of what is read costs less than reading all
-            held = needed
+        assert needed is not None
+        few = needed if needed.any() else held & (held.cumsum(0) == 1)
+        if 2 * few.sum() <= held.sum():  # a copy of what is read costs less than reading all
+            held = few
         source = build.take(self, 0, held)
+        maps = build.maps(self, 0)
         if kept.all() and held.all() and output.varies.all() and channels.varies.all():
             return build.copy(self.node, {self.sources[0]: source})
-        weights, bias = self.weights[kept], None if self.bias is None else self.bias[kept].double()
-        if self.bordered:
-            weights = fold.merged(weights, channels.constants)
-        else:
-            shift = fold.added(weights, channels.constants, 1)
-            bias = shift if bias is None else bias + shift
-            weights = torch.where(channels.varies[:, None], weights, 0.0)
-        constants = output.constants[kept]
-        weights = torch.where(constants.isnan()[:, None, None], weights, 0.0)[:, held]
-        if bias is not None or constants.nan_to_num(0.0).any():
-            bias = torch.where(constants.isnan(), 0.0 if bias is None else bias, constants)
-        return build.replace(self.node, source, resized(self.module, weights, bias, 1))
+        before, after = channels.constants, output.constants[kept]
+        if maps is None:
+            bias = None if self.bias is None else self.bias[kept]
+            weights, bias = fold.folded(self.weights[kept], bias, before, after, self.bordered)
+            return build.replace(self.node, source, resized(self.module, weights[:, held], bias, 1))
+        offsets = self._offsets(torch.where(broadcast(channels.varies, self.axis, maps.ndim), 0.0, maps))[kept]
+        weights, _ = fold.folded(self.weights[kept], None, before, after, False)
+        bias = fold.uniform(offsets)
+        node = build.replace(self.node, source, resized(self.module, weights[:, held], bias, 1))
+        return node if bias is not None else build.part(self.node, Shift(offsets.movedim(0, self.axis - 1)), node)
+
+    def _offsets(self, maps: Tensor) -> Tensor:
+        """What the layer gives where it reads only this, the channels first."""
+        module = copy.deepcopy(self.module).double().cpu()
+        return module(maps[None])[0].detach().movedim(self.axis - 1, 0)  # type: ignore[no-any-return]
 
 
 class Grouped(Layer):
@@ -159,14 +165,16 @@ class Norm(Pointwise):
 
 def resized(module: Weighted, weights: Tensor, bias: Tensor | None, groups: int) -> Weighted:
     """A layer like this one, with other weights (as of `as_matrix`) and another bias."""
-    old = module.weight
+    old, has_bias = module.weight, module.bias is not None
     weights = weights.to(old).reshape(*weights.shape[:2], *old.shape[2:])
     if isinstance(module, _ConvTransposeNd):
         weights = weights.transpose(0, 1).contiguous()
     module = copy.copy(module)
     module._parameters = {
         "weight": nn.Parameter(weights, old.requires_grad),
-        "bias": None if bias is None else nn.Parameter(bias.to(old), old.requires_grad),
+        "bias": nn.Parameter(bias.to(old), old.requires_grad)
+        if bias is not None and (has_bias or bias.any())
+        else None,
     }
     outputs, inputs = (
         (weights.shape[1], weights.shape[0]) if isinstance(module, _ConvTransposeNd) else weights.shape[:2]
