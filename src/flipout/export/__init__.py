@@ -1,7 +1,20 @@
 """What comes after pruning: networks that are really smaller and really faster, and the measurements that say so."""
 
+from .accelerate import Accelerated, Choice, accelerate
 from .compact import compact
 from .effective import Effective, effective
 from .sparse_file import SparseFileError, load, save
+from .to_onnx import to_onnx
 
-__all__ = ["Effective", "SparseFileError", "compact", "effective", "load", "save"]
+__all__ = [
+    "Accelerated",
+    "Choice",
+    "Effective",
+    "SparseFileError",
+    "accelerate",
+    "compact",
+    "effective",
+    "load",
+    "save",
+    "to_onnx",
+]
