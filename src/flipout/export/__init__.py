@@ -1,6 +1,7 @@
 """What comes after pruning: networks that are really smaller and really faster, and the measurements that say so."""
 
 from .accelerate import Accelerated, Choice, accelerate
+from .card import Card, card
 from .compact import compact
 from .effective import Effective, effective
 from .sparse_file import SparseFileError, load, save
@@ -8,10 +9,12 @@ from .to_onnx import to_onnx
 
 __all__ = [
     "Accelerated",
+    "Card",
     "Choice",
     "Effective",
     "SparseFileError",
     "accelerate",
+    "card",
     "compact",
     "effective",
     "load",

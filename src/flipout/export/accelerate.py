@@ -59,13 +59,22 @@ class Choices(list[Choice]):
 class Accelerated(nn.Module):
     """A network for inference, and in `choices` what it is made of and why. `notes` tells what was not possible."""
 
-    def __init__(self, network: nn.Module, choices: Choices, *, channels_last: bool, notes: tuple[str, ...]) -> None:
+    def __init__(
+        self, network: nn.Module, choices: Choices, example: tuple[Tensor, ...], *, channels_last: bool
+    ) -> None:
         super().__init__()
-        self.network, self.choices, self.channels_last, self.notes = network, choices, channels_last, notes
+        self.network, self.choices, self.channels_last = network, choices, channels_last
+        self.sizes = [tuple(each.shape[1:]) for each in example]
+        self.notes: tuple[str, ...] = ()
         self.requires_grad_(False)
         self.eval()
 
     def forward(self, *inputs: Tensor) -> Any:
+        if (sizes := [tuple(each.shape[1:]) for each in inputs]) != self.sizes:
+            raise ValueError(
+                f"this network was accelerated for inputs of {self.sizes}, the batch aside, and these are of {sizes}: "
+                "accelerate another with such an example"
+            )
         with torch.no_grad():
             return self.network(*(_last(each) for each in inputs) if self.channels_last else inputs)
 
@@ -85,15 +94,15 @@ def accelerate(model: nn.Module, example_input: Example, *, repetitions: int = 1
 
     Args:
         model: the network, on the CPU; it stays as it is.
-        example_input: what it is called with. The batch size matters: what is fastest for one image may not be for 32.
-            Other sizes work too.
+        example_input: what it is called with. Other batch sizes work too, but what is fastest for one image may not be
+            for 32; inputs of another size than the example's, the batch aside, are an error.
         repetitions: of each trial.
     """
     example = example_input if isinstance(example_input, tuple) else (example_input,)
     original = copy.deepcopy(unwrapped(model)).eval().requires_grad_(False)
     if any(tensor.device.type != "cpu" for tensor in (*original.state_dict().values(), *example)):
         raise ValueError("accelerate measures on the CPU: give the network and the example with .cpu()")
-    small = compact(original, example)
+    small = compact(original, example, fixed_size=True)
     folded = fold_norms(small)
     sparse, choices = _with_sparse_layers(folded, example, repetitions)
     variants = {AS_IT_CAME: original, COMPACTED: small, FOLDED: folded}
@@ -211,7 +220,7 @@ def _fastest(
 ) -> Accelerated:
     """The variant with the least time, unless the first is about as fast."""
     runs = {
-        name: Accelerated(network, choices, channels_last=network is variants.get(CHANNELS_LAST), notes=notes)
+        name: Accelerated(network, choices, example, channels_last=name == CHANNELS_LAST)
         for name, network in variants.items()
     }
     expected = runs[AS_IT_CAME](*example)
@@ -223,6 +232,7 @@ def _fastest(
         choices = Choices(_overruled(choice, chosen) for choice in choices)
     zeros = _zeros(runs[AS_IT_CAME])
     fastest = runs[chosen]
+    fastest.notes = notes
     fastest.choices = Choices([*choices, Choice("the whole network", zeros, chosen, _why(chosen, tried), tried)])
     return fastest
 

@@ -6,6 +6,7 @@ layer was made for.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Self
@@ -125,8 +126,8 @@ class GatheredConvolution(SparseConvolution):
 
     def sparse(self, x: Tensor) -> Tensor:
         padded = self.padded(x).flatten(1)
-        taps = self.matrix.columns
-        return torch.stack([self.matrix.times(each[self.positions].view(taps, -1)) for each in padded])
+        taps, places = self.matrix.columns, math.prod(self.out)
+        return torch.stack([self.matrix.times(each[self.positions].view(taps, places)) for each in padded])
 
 
 class SlicedConvolution(SparseConvolution):

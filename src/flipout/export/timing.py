@@ -6,8 +6,10 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 Work = Callable[[], object]
+Name = TypeVar("Name")
 
 
 @dataclass(frozen=True)
@@ -22,12 +24,12 @@ class Time:
         return f"{self.median:.2f} ({self.low:.2f} to {self.high:.2f})"
 
 
-def interleaved(works: Mapping[str, Work], repetitions: int, warm_up: int = 1) -> dict[str, Time]:
+def interleaved(works: Mapping[Name, Work], repetitions: int, warm_up: int = 1) -> dict[Name, Time]:
     """Times each work `repetitions` times, in turn, so that what slows the machine down slows all of them alike.
 
     Before it is timed each runs once untimed, and so finds its own weights in the cache, not those of the one before.
     """
-    taken: dict[str, list[float]] = {name: [] for name in works}
+    taken: dict[Name, list[float]] = {name: [] for name in works}
     for repetition in range(warm_up + repetitions):
         for name, work in works.items():
             work()
