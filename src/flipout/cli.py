@@ -1,4 +1,4 @@
-"""The command line: `flipout train`, `plan`, `show`, `evaluate`, and what there is."""
+"""The command line: `flipout train`, `plan`, `show`, `evaluate`, `export`, `card`, and what there is."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ try:
 except ModuleNotFoundError as error:
     sys.exit(f"the command line needs the lab ({error.name} is missing): pip install 'flipout[lab]'")
 
+from .export import card as measure
 from .lab import show as shown
 from .lab.data import DATA
 from .lab.data.batches import prepare, validation_size
 from .lab.demo import demo as run_demo
 from .lab.errors import LabError
+from .lab.exporting import FORMS, export_run, load_with_images
 from .lab.folders import read_settings
 from .lab.methods import ABOUT, schedule
 from .lab.models import MODELS
@@ -141,6 +143,38 @@ def evaluate_(run: Folder) -> None:
     what = "validation images" if settings.validate_ else "test images"
     accuracy = evaluate(model, held_out)
     console.print(f"{run}: {accuracy:.4%} of {len(held_out):,} {what} of {settings.data}", soft_wrap=True)
+
+
+@app.command(name="export")
+def export_(
+    run: Folder,
+    to: Annotated[str, typer.Option(help=f"form: {', '.join(FORMS)}")],
+    out: Annotated[Path, typer.Option(help="file to write; its suffix is added if it is missing")],
+) -> None:
+    """Write a finished network in a form to deploy, and check the file against the network."""
+    with console.status(f"exporting {run}"):
+        _, table = export_run(run, to, out)
+    console.print(table)
+
+
+@app.command()
+def card(
+    run: Folder,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="print Markdown")] = False,
+    repetitions: Annotated[int, typer.Option(help="of each timing", min=1)] = 20,
+) -> None:
+    """Measure a finished network: weights, bytes, multiply-adds and milliseconds, dense, compacted and accelerated."""
+    model, images = load_with_images(run)
+    with errors.status(f"measuring {run}"):
+        measured = measure(model, images[:1], repetitions=repetitions)
+    if as_json or as_markdown:
+        console.file.write(measured.json() if as_json else measured.markdown())
+        return
+    for table in measured.table():
+        console.print(table)
+    for remark in measured.remarks:
+        console.print(remark, soft_wrap=True)
 
 
 @app.command()

@@ -6,6 +6,7 @@ from .compact import compact
 from .effective import Effective, effective
 from .sparse_file import SparseFileError, load, save
 from .to_onnx import to_onnx
+from .to_pt2 import to_pt2
 
 __all__ = [
     "Accelerated",
@@ -20,4 +21,5 @@ __all__ = [
     "load",
     "save",
     "to_onnx",
+    "to_pt2",
 ]

@@ -22,7 +22,8 @@ from .compact import compact
 from .effective import effective
 from .measure import dense_bytes, multiply_adds, peak_activations, readable, skipped_multiply_adds, sparse_bytes
 from .timing import Time, interleaved
-from .to_onnx import feed, inputs_like, session, to_onnx
+from .to_onnx import feed, session, to_onnx
+from .verify import inputs_like
 
 if TYPE_CHECKING:
     from rich.table import Table

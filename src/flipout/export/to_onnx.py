@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import logging
 import warnings
 from collections.abc import Iterator
@@ -13,14 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from ..layers import unwrapped
 from .files import replacing
+from .verify import batch_axes, inputs_like, largest_difference
 
-TOLERANCE = 1e-4
-"""Of the largest output, or of one if that is larger."""
-BATCHES = (1, 3)
 NEEDED = "ONNX needs onnx, onnxscript and onnxruntime ({} is missing): pip install 'flipout[export]'"
 
 Example = Tensor | tuple[Tensor, ...]
@@ -44,7 +40,7 @@ def to_onnx(model: nn.Module, path: Path | str, example_input: Example) -> float
     with replacing(Path(path)) as temporary:
         program.save(temporary, external_data=False)
         runtime = session(temporary)
-        return max(_difference(network, runtime, inputs_like(example, batch)) for batch in BATCHES)
+        return largest_difference(network, lambda *inputs: _run(runtime, inputs), example, "onnxruntime")
 
 
 def session(path: Path) -> Any:
@@ -64,16 +60,8 @@ def feed(runtime: Any, example: tuple[Tensor, ...]) -> dict[str, Any]:
     return {name: tensor.numpy() for name, tensor in zip(names, example, strict=True)}
 
 
-def inputs_like(example: tuple[Tensor, ...], batch: int) -> tuple[Tensor, ...]:
-    """Inputs of another batch size: random numbers, or rows of the example where it holds no real numbers."""
-    generator = torch.Generator().manual_seed(0)
-
-    def like(tensor: Tensor) -> Tensor:
-        if tensor.is_floating_point():
-            return torch.randn(batch, *tensor.shape[1:], generator=generator).to(tensor.dtype)
-        return tensor.cpu()[torch.randint(len(tensor), (batch,), generator=generator)]
-
-    return tuple(like(tensor) for tensor in example)
+def _run(runtime: Any, inputs: tuple[Tensor, ...]) -> list[Tensor]:
+    return [torch.from_numpy(output) for output in runtime.run(None, feed(runtime, inputs))]
 
 
 def _program(network: nn.Module, example: tuple[Tensor, ...]) -> Any:
@@ -82,22 +70,19 @@ def _program(network: nn.Module, example: tuple[Tensor, ...]) -> Any:
             __import__(package)
         except ImportError as error:
             raise ImportError(NEEDED.format(package)) from error
-    # Any batch size: one that is part of the example would be taken for a constant if it were one.
-    axes = tuple({0: torch.export.Dim.DYNAMIC} for _ in example)
     with _quietly():
         try:
             return torch.onnx.export(
-                network, example, dynamo=True, dynamic_shapes=_shapes(network, axes), external_data=False, verbose=False
+                network,
+                example,
+                dynamo=True,
+                dynamic_shapes=batch_axes(network, len(example)),
+                external_data=False,
+                verbose=False,
             )
         except Exception as error:  # the exporter's errors share no other class
             reason = str(error.__cause__ or error).strip().splitlines()[0]
             raise ValueError(f"{type(network).__name__} cannot be written as ONNX: {reason}") from error
-
-
-def _shapes(network: nn.Module, axes: tuple[dict[int, Any], ...]) -> Any:
-    """The exporter wants those of `*arguments` as one."""
-    kinds = [parameter.kind for parameter in inspect.signature(network.forward).parameters.values()]
-    return (axes,) if kinds[:1] == [inspect.Parameter.VAR_POSITIONAL] else axes
 
 
 @contextmanager
@@ -112,19 +97,3 @@ def _quietly() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
-
-
-def _difference(network: nn.Module, runtime: Any, inputs: tuple[Tensor, ...]) -> float:
-    """Between the outputs of the network and of onnxruntime."""
-    expected = pytree.tree_leaves(network(*inputs))
-    found = [torch.from_numpy(output) for output in runtime.run(None, feed(runtime, inputs))]
-    worst = 0.0
-    for ours, theirs in zip(expected, found, strict=True):
-        difference = float((ours - theirs).abs().max()) if ours.numel() else 0.0
-        if not difference <= TOLERANCE * max(1.0, float(ours.abs().max()) if ours.numel() else 0.0):
-            raise ValueError(
-                f"onnxruntime gives other outputs than {type(network).__name__} for a batch of {len(inputs[0])}: they "
-                f"differ by {difference:.3g}; no file was written"
-            )
-        worst = max(worst, difference)
-    return worst
