@@ -63,13 +63,17 @@ class Grown(nn.Module):
 class Gated(nn.Module):
     """Channels times numbers that are made of their means."""
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, kind: int) -> None:
         super().__init__()
-        self.gate = nn.Linear(channels, channels)
+        self.gate, self.kind = nn.Linear(channels, channels), kind
 
     def forward(self, x: Tensor) -> Tensor:
         gate = self.gate(x.mean((2, 3))).sigmoid()
-        return x * gate.view(x.size(0), -1, 1, 1)
+        if self.kind == 0:
+            return x * gate.view(x.size(0), -1, 1, 1)
+        if self.kind == 1:
+            return x * gate[:, :, None, None]
+        return gate.unsqueeze(-1).unsqueeze(-1) * x
 
 
 class View(nn.Module):
@@ -90,8 +94,8 @@ class View(nn.Module):
 class Architect:
     """Draws convolutional networks for images of 3 x 10 x 10."""
 
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
+    def __init__(self, seed: int, activations: tuple[type[nn.Module], ...] = ACTIVATIONS) -> None:
+        self.random, self.activations = random.Random(seed), activations
 
     def network(self) -> nn.Module:
         torch.manual_seed(self.random.randrange(1 << 30))
@@ -117,7 +121,7 @@ class Architect:
         return self.random.random() < 0.5
 
     def activation(self) -> nn.Module:
-        kind = self.random.choice(ACTIVATIONS)
+        kind = self.random.choice(self.activations)
         return kind(inplace=True) if kind is nn.ReLU and self.flip() else kind()
 
     def block(self, channels: int) -> tuple[nn.Module, int]:
@@ -134,7 +138,7 @@ class Architect:
                 channels + 5
             )
         if kind == "gated":
-            return Gated(channels), channels
+            return Gated(channels, self.random.randrange(3)), channels
         if kind == "pool":
             return self.pool(), channels
         return self.convolution(channels, self.random.randint(1, 4) * 4)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from ..layers import unwrapped
+from ..layers import plain_name, unwrapped
 from .graph import UntraceableError, trace
 from .recognize import analyze
 from .weighted import Layer
@@ -63,7 +63,7 @@ def effective(model: nn.Module, example_input: Tensor | tuple[Tensor, ...]) -> E
         if id(weight) not in seen:  # tied weights count once
             seen.add(id(weight))
             nonzero = int(weight.count_nonzero())
-            layers[f"{name}.weight".lstrip(".")] = nonzero, live.get(name, nonzero)
+            layers[plain_name(f"{name}.weight".lstrip("."))] = nonzero, live.get(name, nonzero)
     prunable = sum(weight.numel() for weight in {id(weight): weight for weight in weights.values()}.values())
     nonzero, effective = (sum(pair[k] for pair in layers.values()) for k in (0, 1))
     return Effective(prunable, nonzero, effective, layers, notes)

@@ -61,5 +61,6 @@ ARITHMETIC: set[Target] = {
     *(operator.pow, torch.pow, "pow"),
 }
 FLATTENS: set[Target] = {torch.flatten, torch.reshape, "flatten", "view", "reshape"}
+UNSQUEEZES: set[Target] = {operator.getitem, torch.reshape, torch.unsqueeze, "view", "reshape", "unsqueeze"}
 CONCATENATIONS: set[Target] = {torch.cat, torch.concat}
 MEANS: set[Target] = {torch.mean, "mean"}

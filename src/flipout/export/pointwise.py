@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,18 @@ class Window(Pointwise):
 
     def apply(self, constants: Tensor) -> Tensor:
         return torch.where(constants == 0, constants, torch.nan) if self.zeros else constants
+
+
+class Unsqueeze(Pointwise):
+    """The same with axes of one behind."""
+
+    def __init__(self, node: fx.Node, source: fx.Node, axes: int) -> None:
+        super().__init__(node, source, 1)
+        self.added = axes
+
+    def rebuild(self, build: Builder, inputs: Sequence[Channels], output: Channels, kept: Tensor) -> fx.Node:
+        index = (..., *(None,) * self.added)
+        return build.graph.call_function(operator.getitem, (build.take(self, 0, kept), index))
 
 
 class Size(Rule):

@@ -16,7 +16,7 @@ from .channels import Channels, Rule, unknown
 from .graph import Traced
 from .joins import Concatenation, Sum, Together
 from .parts import PARTS
-from .pointwise import Activation, Flatten, Size, Window
+from .pointwise import Activation, Flatten, Size, Unsqueeze, Window
 from .weighted import Dense, Grouped, Norm
 
 
@@ -128,8 +128,9 @@ class Recognizer:
 
     def _call(self, node: fx.Node, sources: list[fx.Node]) -> Rule | None:
         target = node.target
-        if target in operations.FLATTENS:
-            return self._flattened(node, sources[0]) if node.args[:1] == (sources[0],) else None
+        if target in operations.FLATTENS or target in operations.UNSQUEEZES:
+            first = node.args[:1] == (sources[0],)
+            return self._flattened(node, sources[0]) or self._unsqueezed(node, sources[0]) if first else None
         if target in operations.CONCATENATIONS:
             return self._concatenation(node)
         if target in operations.ARITHMETIC and len(sources) == 2 and list(node.args) == sources and not node.kwargs:
@@ -183,9 +184,19 @@ class Recognizer:
 
     def _flattened(self, node: fx.Node, source: fx.Node) -> Rule | None:
         before, after = self.traced.shapes[source], self.traced.shapes[node]
-        if self.facts[source].axis != 1 or len(before) < 2 or after != (before[0], math.prod(before[1:])):
+        same = self.facts[source].axis == 1 and after == (before[0], math.prod(before[1:]))
+        return Flatten(node, source, math.prod(before[2:])) if same and node.target is not operator.getitem else None
+
+    def _unsqueezed(self, node: fx.Node, source: fx.Node) -> Rule | None:
+        before, after = self.traced.shapes[source], self.traced.shapes[node]
+        added = len(after) - len(before)
+        if self.facts[source].axis != 1 or added < 1 or after != before + (1,) * added:
             return None
-        return Flatten(node, source, math.prod(before[2:]))
+        if node.target is operator.getitem:
+            index = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
+            if any(part not in (None, ..., slice(None)) for part in index):
+                return None
+        return Unsqueeze(node, source, added)
 
     def _size(self, node: fx.Node) -> Rule | None:
         """`x.size(0)`, `x.shape[2]` and the like."""
