@@ -4,7 +4,7 @@ BIN := .venv/bin
 EXTRAS := lab,export,lightning,transformers,ray,dev
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-slow lint format bench clean
+.PHONY: demo test test-slow lint format bench bench-export clean
 
 demo: .venv/demo
 	$(BIN)/flipout demo
@@ -27,6 +27,9 @@ format: .venv/everything
 
 bench: .venv/everything
 	$(BIN)/python -m benchmarks
+
+bench-export: .venv/everything
+	$(BIN)/python -m benchmarks.export
 
 clean:
 	rm -rf .venv build dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import warnings
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,9 @@ def to_pt2(model: nn.Module, path: Path | str, example_input: Example) -> float:
     network = copy.deepcopy(unwrapped(model)).cpu().eval()
     with warnings.catch_warnings(), replacing(path) as temporary:
         warnings.simplefilter("ignore")  # of torch's exporter, about itself
-        torch.export.save(_program(network, inputs_like(example, 2)), temporary)
+        written = io.BytesIO()  # given a path, torch would put its name into the file
+        torch.export.save(_program(network, inputs_like(example, 2)), written)
+        temporary.write_bytes(written.getvalue())
         read = torch.export.load(temporary).module()
         return largest_difference(network, read, example, "torch.export")
 
