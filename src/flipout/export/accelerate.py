@@ -283,10 +283,16 @@ def _last(tensor: Tensor) -> Tensor:
 
 def _equal(expected: Any, found: Any) -> bool:
     """Equal to rounding, relative to the largest output; what is not a number must be so on both sides."""
-    pairs = zip(pytree.tree_leaves(expected), pytree.tree_leaves(found), strict=True)
-    return all(
-        torch.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE * max(1e-3, _largest(a)), equal_nan=True) for a, b in pairs
-    )
+    return all(_alike(*pair) for pair in zip(pytree.tree_leaves(expected), pytree.tree_leaves(found), strict=True))
+
+
+def _alike(expected: Any, found: Any) -> bool:
+    if not isinstance(expected, Tensor):
+        return bool(expected == found)
+    if not expected.is_floating_point():
+        return torch.equal(expected, found)
+    small = TOLERANCE * max(1e-3, _largest(expected))
+    return torch.allclose(expected, found, rtol=TOLERANCE, atol=small, equal_nan=True)
 
 
 def _largest(tensor: Tensor) -> float:

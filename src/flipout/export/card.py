@@ -163,13 +163,14 @@ def card(
     Where onnxruntime is installed, it runs the dense and the compacted network as well.
 
     Args:
-        model: the network, on the CPU; it stays as it is.
+        model: the network; it stays as it is, and is measured on the CPU.
         example_input: what it is called with, of any batch size.
         repetitions: of each timing.
         batches: the batch sizes to time.
         onnx: whether to time onnxruntime, where it is installed.
     """
-    example = example_input if isinstance(example_input, tuple) else (example_input,)
+    given = example_input if isinstance(example_input, tuple) else (example_input,)
+    example = tuple(tensor.cpu() for tensor in given)
     dense = copy.deepcopy(unwrapped(model)).cpu().eval().requires_grad_(False)
     small, live, one = compact(dense, example), effective(dense, example), inputs_like(example, 1)
     operations = multiply_adds(dense, one)

@@ -23,8 +23,8 @@ def to_pt2(model: nn.Module, path: Path | str, example_input: Example) -> float:
     """Writes a network in evaluation mode for `torch.export.load(path).module()`, for any batch size.
 
     Before the file takes its place it is read and run on random inputs in two batch sizes; other outputs are an error.
-    The largest difference is returned. Read only files that you trust: `torch.export.load` may unpickle what a file of
-    somebody else holds, though nothing that is written here needs it.
+    The largest difference is returned. Read only files that you trust: `torch.export.load` unpickles what a file of
+    somebody else asks it to, though the ones written here hold tensors and nothing else.
 
     Args:
         model: any network that `torch.export` can follow; it stays as it is.

@@ -43,7 +43,8 @@ def largest_difference(network: nn.Module, other: Callable[..., Any], example: t
     for batch in BATCHES:
         inputs = inputs_like(example, batch)
         for ours, theirs in zip(pytree.tree_leaves(network(*inputs)), pytree.tree_leaves(other(*inputs)), strict=True):
-            difference, size = (float(each.abs().max()) if ours.numel() else 0.0 for each in (ours - theirs, ours))
+            between = ours.double() - theirs.double()
+            difference, size = (float(each.abs().max()) if ours.numel() else 0.0 for each in (between, ours.double()))
             if not difference <= TOLERANCE * max(1.0, size):
                 raise ValueError(
                     f"{who} gives other outputs than {type(network).__name__} for a batch of {batch}: they differ by "
