@@ -21,8 +21,8 @@ from flipout.export.accelerate import (
     Choices,
     _winner,
     accelerate,
-    fold_norms,
 )
+from flipout.export.norms import fold_norms
 from flipout.export.sparse_layers import CONVOLUTIONS, SparseLayer, alternatives
 from flipout.export.timing import Time
 from flipout.lab import build
@@ -150,6 +150,19 @@ def test_outputs_are_equal_for_every_batch_size(model: nn.Module, shape: tuple[i
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert fast.choices[-1].name == "the whole network"
     assert "the whole network" in str(fast.choices)
+
+
+class Unlike(nn.Module):
+    """What goes another way when it is traced."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.relu() if type(x) is Tensor else x
+
+
+def test_a_form_that_gives_something_else_is_not_taken() -> None:
+    model, x = nn.Sequential(Unlike(), nn.Linear(4, 4)), torch.randn(2, 4)
+    fast = accelerate(model, torch.ones(1, 4), repetitions=1)
+    torch.testing.assert_close(fast(x), model(x))
 
 
 @pytest.fixture

@@ -119,6 +119,16 @@ def test_what_could_not_be_done_is_told() -> None:
     assert "not timed in onnxruntime: Branching cannot be written as ONNX" in str(told)
 
 
+def test_a_network_that_is_dead_is_told_so(measured: Card) -> None:
+    with torch.no_grad():
+        model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3))
+        model[2].weight.zero_()
+    told = card(model, torch.randn(1, 4), repetitions=1, batches=(1,), onnx=False)
+    assert (told.nonzero, told.effective) == (16, 0)
+    assert "No weight lies on a path" in str(told)
+    assert "No weight lies on a path" not in str(measured)
+
+
 def test_without_rich(measured: Card, monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from flipout.export import sparse_file
 from flipout.export.coding import best_low, decode_gaps, encode_gaps, gap_bytes, pack, unpack
-from flipout.export.sparse_file import DTYPES, SparseFileError, load, save
+from flipout.export.sparse_file import load, save
+from flipout.export.sparse_index import DTYPES, SparseFileError
 from flipout.lab import build
 
 

@@ -4,7 +4,8 @@ from .accelerate import Accelerated, Choice, accelerate
 from .card import Card, card
 from .compact import compact
 from .effective import Effective, effective
-from .sparse_file import SparseFileError, load, save
+from .sparse_file import load, save
+from .sparse_index import SparseFileError
 from .to_onnx import to_onnx
 from .to_pt2 import to_pt2
 

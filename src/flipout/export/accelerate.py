@@ -8,19 +8,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
-from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.utils import _pytree as pytree
 
 from ..layers import unwrapped
 from ..summary import table
 from .compact import compact
+from .norms import fold_norms
 from .sparse_layers import SparseLayer, alternatives
 from .timing import Time, interleaved, summary, timed
+from .verify import inputs_like
 
 SPARSE = 0.8
-"""Layers with a smaller share of zeros are not tried: none ever came out faster."""
+"""Layers with a smaller share of zeros are not tried."""
 MARGIN = 0.95
 """Of the time of what is there already; what takes longer than this is not chosen."""
 TOLERANCE = 1e-3
@@ -113,40 +114,6 @@ def accelerate(model: nn.Module, example_input: Example, *, repetitions: int = 1
     return _fastest(variants, choices, example, repetitions, tuple(getattr(small, "notes", ())))
 
 
-def fold_norms(model: nn.Module) -> nn.Module:
-    """The network with batch norms taken into the convolutions before them, where it can be traced."""
-    try:
-        traced = fx.symbolic_trace(model)
-    except Exception:  # tracing runs the user's code on stand-ins, and anything may come of it
-        return model
-    modules = dict(traced.named_modules())
-    calls = [node.target for node in traced.graph.nodes if node.op == "call_module"]
-    for node in list(traced.graph.nodes):
-        if node.op != "call_module" or not isinstance(node.args[0], fx.Node):
-            continue
-        before, norm = node.args[0], modules[str(node.target)]
-        if before.op != "call_module" or len(before.users) > 1 or calls.count(before.target) > 1:
-            continue
-        name = str(before.target)
-        if (fused := _fused(modules[name], norm)) is not None:
-            modules[name] = fused
-            traced.set_submodule(name, fused)
-            node.replace_all_uses_with(before)
-            traced.graph.erase_node(node)
-    traced.delete_all_unused_submodules()
-    traced.recompile()
-    return traced.eval()
-
-
-def _fused(layer: nn.Module, norm: nn.Module) -> nn.Module | None:
-    """Both in one, where the norm has its own statistics and its channels are the layer's outputs."""
-    if not isinstance(norm, (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)) or norm.running_mean is None:
-        return None
-    if isinstance(layer, (nn.Conv1d, nn.Conv2d, nn.Conv3d)):
-        return fuse_conv_bn_eval(layer, norm)
-    return None
-
-
 class Trial(nn.Module):
     """In the place of a layer: runs it and its rivals in turn, and keeps the times.
 
@@ -223,8 +190,10 @@ def _fastest(
         name: Accelerated(network, choices, example, channels_last=name == CHANNELS_LAST)
         for name, network in variants.items()
     }
-    expected = runs[AS_IT_CAME](*example)
-    runs = {name: run for name, run in runs.items() if _equal(expected, run(*example))}
+    # Tracing may have taken a batch size for a constant.
+    trials = [example, inputs_like(example, len(example[0]) + 1)]
+    expected = [runs[AS_IT_CAME](*inputs) for inputs in trials]
+    runs = {name: run for name, run in runs.items() if _equal(expected, [run(*inputs) for inputs in trials])}
     times = interleaved({name: _call(run, example) for name, run in runs.items()}, repetitions)
     chosen = _winner(times)
     tried = _medians(times)

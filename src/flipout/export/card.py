@@ -33,6 +33,10 @@ GPU = (
     "A GPU does not run zeros that are scattered over a dense tensor any faster: there the compacted network is what "
     "counts. Accelerated is for the CPU it was measured on."
 )
+DEAD = (
+    "No weight lies on a path from the input to the output: the network answers the same whatever it sees, and its "
+    "latencies say nothing."
+)
 
 Example = Tensor | tuple[Tensor, ...]
 
@@ -84,13 +88,21 @@ class Card:
             ("file, compacted safetensors", readable(self.file_compacted), share(self.file_compacted, bytes_)),
             ("multiply-adds, dense", f"{operations:,}", ""),
             (
-                "of weights that are not zero",
+                "multiply-adds, not by zero",
                 f"{self.multiply_adds_nonzero:,}",
                 share(self.multiply_adds_nonzero, operations),
             ),
-            ("compacted", f"{self.multiply_adds_compacted:,}", share(self.multiply_adds_compacted, operations)),
+            (
+                "multiply-adds, compacted",
+                f"{self.multiply_adds_compacted:,}",
+                share(self.multiply_adds_compacted, operations),
+            ),
             ("peak activations, dense", readable(memory), ""),
-            ("compacted", readable(self.activations_compacted), share(self.activations_compacted, memory)),
+            (
+                "peak activations, compacted",
+                readable(self.activations_compacted),
+                share(self.activations_compacted, memory),
+            ),
         ]
         timed: list[Sequence[str]] = []
         dense = {each.batch: each.time.median for each in self.latencies if (each.form, each.runtime) == FIRST}
@@ -107,7 +119,8 @@ class Card:
     def remarks(self) -> tuple[str, ...]:
         """What has to be said with the numbers."""
         threads = "one thread" if self.threads == 1 else f"{self.threads} threads"
-        return (f"Medians in turn, in one process, {threads}.", GPU, *self.notes)
+        dead = (DEAD,) if self.prunable and not self.effective else ()
+        return (f"Medians in turn, in one process, {threads}.", GPU, *dead, *self.notes)
 
     def __str__(self) -> str:
         return "\n\n".join([*(table(head, rows) for head, rows in self.sections), "\n".join(self.remarks)])
