@@ -29,8 +29,8 @@ class Plan(list[Pruning]):
 
 @dataclass(frozen=True)
 class LayerSummary:
-    """One weight tensor after pruning. Channels are None where it has none, such as a bias; `effective`, how many weights
-    lie on a live path from input to output, where there was no example to find them with."""
+    """One weight tensor after pruning. Channels are None where it has none, such as a bias; `effective`, the weights on
+    a live path from input to output, where there was no example to find them with."""
 
     name: str
     shape: tuple[int, ...]
