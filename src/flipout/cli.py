@@ -7,6 +7,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -167,7 +168,7 @@ def card(
     """Measure a finished network: weights, bytes, multiply-adds and milliseconds, dense, compacted and accelerated."""
     model, images = load_with_images(run)
     with errors.status(f"measuring {run}"):
-        measured = measure(model, images[:1], repetitions=repetitions)
+        measured = replace(measure(model, images[:1], repetitions=repetitions), network=read_settings(run).model)
     if as_json or as_markdown:
         console.file.write(measured.json() if as_json else measured.markdown())
         return

@@ -247,9 +247,7 @@ def test_layers_are_told_dense_where_the_whole_is_faster_without_sparse_ones(mon
 
 def test_inputs_of_another_size_are_refused() -> None:
     fast = accelerate(prune(build("vgg19", width=0.1), 0.9), torch.randn(1, 3, 32, 32), repetitions=1)
-    with pytest.raises(
-        ValueError, match=r"accelerated for inputs of \[\(3, 32, 32\)\].*these are of \[\(3, 64, 64\)\]"
-    ):
+    with pytest.raises(ValueError, match=r"accelerated for inputs of \(3, 32, 32\).*these are of \(3, 64, 64\)"):
         fast(torch.randn(1, 3, 64, 64))
 
 

@@ -21,7 +21,7 @@ from .accelerate import accelerate
 from .compact import compact
 from .effective import effective
 from .measure import dense_bytes, multiply_adds, peak_activations, readable, skipped_multiply_adds, sparse_bytes
-from .timing import Time, interleaved
+from .timing import Time, digits, interleaved
 from .to_onnx import feed, session, to_onnx
 from .verify import inputs_like
 
@@ -108,8 +108,8 @@ class Card:
         dense = {each.batch: each.time.median for each in self.latencies if (each.form, each.runtime) == FIRST}
         for each in self.latencies:
             ratio = "" if (each.form, each.runtime) == FIRST else f"{dense[each.batch] / each.time.median:.2f}"
-            spread = f"{each.time.low:.2f} to {each.time.high:.2f}"
-            timed.append((f"{each.form}, {each.runtime}", str(each.batch), f"{each.time.median:.2f}", spread, ratio))
+            label, median = f"{each.form}, {each.runtime}", digits(each.time.median)
+            timed.append((label, str(each.batch), median, each.time.spread, ratio))
         return [
             ((self.network, "", ""), counted),
             (("latency", "batch", "median ms", "middle half", "times faster"), timed),

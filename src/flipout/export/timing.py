@@ -21,7 +21,16 @@ class Time:
     high: float
 
     def __str__(self) -> str:
-        return f"{self.median:.2f} ({self.low:.2f} to {self.high:.2f})"
+        return f"{digits(self.median)} ({self.spread})"
+
+    @property
+    def spread(self) -> str:
+        return f"{digits(self.low)} to {digits(self.high)}"
+
+
+def digits(milliseconds: float) -> str:
+    """Down to microseconds where there is less than one millisecond."""
+    return f"{milliseconds:.3f}" if milliseconds < 1 else f"{milliseconds:.2f}"
 
 
 def interleaved(works: Mapping[Name, Work], repetitions: int, warm_up: int = 1) -> dict[Name, Time]:
