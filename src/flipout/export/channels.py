@@ -65,7 +65,9 @@ class Rule:
 
     def forward(self, inputs: Sequence[Channels]) -> Channels:
         """What is known of the result."""
-        return unknown(None, 1, any(bool(channels.carries.any()) for channels in inputs))
+        # Without sources it is an input of the network, or a call that may draw random numbers.
+        fresh = not self.sources and self.node.op != "get_attr"
+        return unknown(None, 1, fresh or any(bool(channels.carries.any()) for channels in inputs))
 
     def widen(self, needed: Tensor) -> Tensor:
         """The channels that the operation gives where these are needed."""

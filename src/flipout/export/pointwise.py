@@ -73,7 +73,7 @@ class Unsqueeze(Pointwise):
 
     def rebuild(self, build: Builder, inputs: Sequence[Channels], output: Channels, kept: Tensor) -> fx.Node:
         index = (..., *(None,) * self.added)
-        return build.graph.call_function(operator.getitem, (build.take(self, 0, kept), index))
+        return build.graph.call_function(operator.getitem, (build.take(self, 0, kept), index))  # type: ignore[arg-type]
 
 
 class Size(Rule):

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from . import operations
 from .analysis import Analysis
-from .channels import Channels, Rule, unknown
+from .channels import Channels, Rule
 from .graph import Traced
 from .joins import Concatenation, Sum, Together
 from .parts import PARTS
@@ -34,8 +34,6 @@ def analyze(traced: Traced) -> tuple[Analysis, list[str]]:
         analysis.sizes[node] = [1 if a is None else shape[a] for a, shape in zip(rule.axes, shapes, strict=True)]
         analysis.rules[node] = rule
         analysis.facts[node] = rule.forward(analysis.inputs(rule))
-        if node.op == "placeholder":
-            analysis.facts[node] = unknown(None, 1, carries=True)
     return analysis, notes
 
 
