@@ -334,3 +334,26 @@ def test_any_data_behind_a_right_index_gives_tensors_or_an_error(data: st.DataOb
         assert load(path)["a"].shape == (size,)
     except SparseFileError:
         return
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resnet18", "vgg19", "densenet121"])
+@pytest.mark.parametrize("sparsity", [0, 0.9, 0.999, 1])
+def test_whole_networks_come_back(name: str, sparsity: float, tmp_path: Path) -> None:
+    model = pruned(name, sparsity)
+    save(model, tmp_path / "net")
+    assert_same(load(tmp_path / "net"), dict(model.state_dict()))
+
+
+@pytest.mark.slow
+def test_every_single_bit_that_flips_is_found(whole: bytes, tmp_path: Path) -> None:
+    for place in range(len(whole)):
+        for bit in range(8):
+            damaged = bytearray(whole)
+            damaged[place] ^= 1 << bit
+            (tmp_path / "net").write_bytes(damaged)
+            try:
+                loaded = load(tmp_path / "net")
+            except SparseFileError:
+                continue
+            assert_same(loaded, small())
