@@ -57,6 +57,10 @@ SMOOTH = (nn.Softplus, nn.Sigmoid, nn.Identity)
 def smooth_network(seed: int, sparsity: float) -> nn.Module:
     """Without functions that are flat somewhere, where the network itself would seem dead by chance."""
     model = randomize(Architect(seed, SMOOTH).network(), sparsity, seed).double().eval()
+    for name, module in list(model.named_modules()):
+        if isinstance(module, nn.MaxPool2d | nn.AdaptiveMaxPool2d):
+            adaptive = isinstance(module, nn.AdaptiveMaxPool2d)
+            model.set_submodule(name, nn.AdaptiveAvgPool2d(2) if adaptive else nn.AvgPool2d(3, 1, padding=1))
     with torch.no_grad():
         for module in model.modules():
             if isinstance(module, nn.Linear | _ConvNd):
