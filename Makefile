@@ -4,7 +4,7 @@ BIN := .venv/bin
 EXTRAS := lab,export,lightning,transformers,ray,dev
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-slow lint format bench results results-page clean
+.PHONY: demo test test-slow lint format bench bench-export results results-page clean
 
 demo: .venv/demo
 	$(BIN)/flipout demo
@@ -27,6 +27,9 @@ format: .venv/everything
 
 bench: .venv/everything
 	$(BIN)/python -m benchmarks
+
+bench-export: .venv/everything
+	$(BIN)/python -m benchmarks.export
 
 # Hours: every run of the small grids that is not there yet, then docs/results.md made from all of them.
 GRIDS := small-lenet-300-100 small-lenet-5 small-vgg19 small-resnet18

@@ -1,7 +1,7 @@
 """Pruning in one training run: attach a pruner to a model and its optimizer, train, and end with exactly the sparsity
 asked for."""
 
-from . import criteria
+from . import criteria, export
 from .aim import AimTest
 from .methods import METHODS
 from .methods.deep_r import DeepR
@@ -42,4 +42,5 @@ __all__ = [
     "Statistic",
     "UnfinishedWarning",
     "criteria",
+    "export",
 ]

@@ -78,7 +78,7 @@ def find_layers(
         frozen = f" ({len(chosen)} matched, but are frozen or of size zero)" if chosen else ""
         excluded = ", less what exclude= takes away" if wanted and not chosen else ""
         raise ValueError(
-            f"there is nothing to prune in {type(_unwrapped(model)).__name__}{frozen}: by default the weights of "
+            f"there is nothing to prune in {type(unwrapped(model)).__name__}{frozen}: by default the weights of "
             f"Linear and convolution modules that train are pruned{excluded}; say which others with include="
         )
     _check(trained, optimizer)
@@ -87,9 +87,9 @@ def find_layers(
 
 def named_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     """Parameters and buffers, without the names that `torch.compile` and data parallelism put before them."""
-    inner = _unwrapped(model)
+    inner = unwrapped(model)
     tensors = [*inner.named_parameters(), *inner.named_buffers()]
-    return {_plain(name): tensor for name, tensor in tensors}
+    return {plain_name(name): tensor for name, tensor in tensors}
 
 
 class _Candidate(NamedTuple):
@@ -104,12 +104,12 @@ class _Candidate(NamedTuple):
 
 def _candidates(model: nn.Module) -> Iterator[_Candidate]:
     """Every parameter once; pruned by default only if all modules that hold it are of that kind."""
-    inner = _unwrapped(model)
+    inner = unwrapped(model)
     # The module inside a compiled one comes after it under the same name, and takes its place.
-    modules = {_plain(f"{name}.")[:-1]: module for name, module in inner.named_modules(remove_duplicate=False)}
+    modules = {plain_name(f"{name}.")[:-1]: module for name, module in inner.named_modules(remove_duplicate=False)}
     names: dict[nn.Parameter, list[str]] = {}
     for name, parameter in inner.named_parameters(remove_duplicate=False):
-        names.setdefault(parameter, []).append(_plain(name))
+        names.setdefault(parameter, []).append(plain_name(name))
     for number, (parameter, own) in enumerate(names.items()):
         holders = [modules[name.rpartition(".")[0]] for name in own]
         usual = all(isinstance(holder, (nn.Linear, _ConvNd)) for holder in holders)
@@ -117,11 +117,11 @@ def _candidates(model: nn.Module) -> Iterator[_Candidate]:
         yield _Candidate(own, holders, parameter, number, usual)
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
     return name.replace("_orig_mod.", "")
 
 
-def _unwrapped(model: nn.Module) -> nn.Module:
+def unwrapped(model: nn.Module) -> nn.Module:
     """The user's own module under what `torch.compile`, data parallelism and weight averaging wrap around it."""
     while True:
         if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)):

@@ -138,10 +138,19 @@ class Pruner:
         """Every pruning: the step, the sparsity and the weights kept."""
         return Plan(self._plan)
 
-    def summary(self) -> Summary:
-        """Each layer: shape, weights, kept, sparsity, dead channels; the totals; and how far the schedule is."""
+    def summary(self, example_input: Tensor | tuple[Tensor, ...] | None = None) -> Summary:
+        """Each layer: shape, weights, kept, sparsity, dead channels; the totals; and how far the schedule is.
+
+        With an example of the model's input, also how many of the weights lie on a live path from it to the output.
+        """
         status = f"{self!r}" if self.finished else f"{self!r}\n{self._progress.complaint()}"
-        return Summary(tuple(summarize(layer) for layer in self.layers), status)
+        live: dict[str, tuple[int, int]] = {}
+        if example_input is not None:
+            from .export.effective import effective
+
+            live = effective(self.model, example_input).layers
+        rows = (summarize(layer, live[layer.name][1] if layer.name in live else None) for layer in self.layers)
+        return Summary(tuple(rows), status)
 
     def __repr__(self) -> str:
         return (

@@ -29,7 +29,8 @@ class Plan(list[Pruning]):
 
 @dataclass(frozen=True)
 class LayerSummary:
-    """One weight tensor after pruning. Channels are None where it has none, such as a bias."""
+    """One weight tensor after pruning. Channels are None where it has none, such as a bias; `effective`, the weights on
+    a live path from input to output, where there was no example to find them with."""
 
     name: str
     shape: tuple[int, ...]
@@ -39,6 +40,7 @@ class LayerSummary:
     inputs: int | None
     dead_outputs: int | None
     outputs: int | None
+    effective: int | None = None
 
     @property
     def sparsity(self) -> float:
@@ -64,28 +66,35 @@ class Summary:
     def sparsity(self) -> float:
         return 1 - self.kept / self.weights
 
+    @property
+    def effective(self) -> int | None:
+        counts = [layer.effective for layer in self.layers if layer.effective is not None]
+        return sum(counts) if counts else None
+
     def __str__(self) -> str:
         def share(dead: int | None, channels: int | None) -> str:
             return "" if dead is None else f"{dead:,} / {channels:,}"
+
+        def cells(layer: LayerSummary | Summary, sparsity: str) -> tuple[str, ...]:
+            count = "" if layer.effective is None else f"{layer.effective:,}"
+            return f"{layer.weights:,}", f"{layer.kept:,}", *([] if self.effective is None else [count]), sparsity
 
         rows = [
             (
                 layer.name,
                 " x ".join(map(str, layer.shape)),
-                f"{layer.weights:,}",
-                f"{layer.kept:,}",
-                f"{layer.sparsity:.2%}",
+                *cells(layer, f"{layer.sparsity:.2%}"),
                 share(layer.dead_inputs, layer.inputs),
                 share(layer.dead_outputs, layer.outputs),
             )
             for layer in self.layers
         ]
-        rows.append(("total", "", f"{self.weights:,}", f"{self.kept:,}", f"{self.sparsity:.4%}", "", ""))
-        head = ("layer", "shape", "weights", "kept", "sparsity", "dead inputs", "dead outputs")
-        return table(head, rows) + "\n" + self.status
+        rows.append(("total", "", *cells(self, f"{self.sparsity:.4%}"), "", ""))
+        counts = ("weights", "kept", *([] if self.effective is None else ["effective"]), "sparsity")
+        return table(("layer", "shape", *counts, "dead inputs", "dead outputs"), rows) + "\n" + self.status
 
 
-def summarize(layer: Layer) -> LayerSummary:
+def summarize(layer: Layer, effective: int | None = None) -> LayerSummary:
     """Counts what is left of a layer, and its channels that no weight enters or leaves."""
     mask = layer.mask
     inputs = outputs = dead_inputs = dead_outputs = None
@@ -97,9 +106,8 @@ def summarize(layer: Layer) -> LayerSummary:
         reached, read = alive.any(2), alive.any(1)
         outputs, dead_outputs = reached.numel(), int((~reached).sum())
         inputs, dead_inputs = read.numel(), int((~read).sum())
-    return LayerSummary(
-        layer.name, tuple(mask.shape), mask.numel(), layer.kept, dead_inputs, inputs, dead_outputs, outputs
-    )
+    channels = (dead_inputs, inputs, dead_outputs, outputs)
+    return LayerSummary(layer.name, tuple(mask.shape), mask.numel(), layer.kept, *channels, effective)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

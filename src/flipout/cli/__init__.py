@@ -9,12 +9,12 @@ import torch
 
 try:
     from ..lab.errors import LabError
-    from . import lists, runs, sweeps
+    from . import exports, lists, runs, sweeps
     from .shared import app, console, errors
 except ModuleNotFoundError as error:
     sys.exit(f"the command line needs the lab ({error.name} is missing): pip install 'flipout[lab]'")
 
-__all__ = ["app", "console", "errors", "lists", "main", "process", "runs", "sweeps"]
+__all__ = ["app", "console", "errors", "exports", "lists", "main", "process", "runs", "sweeps"]
 
 
 def process() -> None:

@@ -199,7 +199,8 @@ class Run:
             tracker.log(line)
 
     def _result(self) -> dict[str, Any]:
-        settings, last, summary = self.settings, self.metrics[-1], self.pruner.summary()
+        settings, last, example = self.settings, self.metrics[-1], torch.zeros(1, *self.data.shape, device=self.device)
+        summary = self.pruner.summary(example)
         return {
             "method": settings.method,
             "data": settings.data,
@@ -209,6 +210,8 @@ class Run:
             "sparsity": self.pruner.sparsity,
             "nonzero": self.pruner.nonzero,
             "prunable": self.pruner.prunable,
+            "effective": summary.effective,
+            "effective_sparsity": 1 - summary.effective / summary.weights if summary.effective is not None else None,
             "test_accuracy": last["test_accuracy"],
             "validation_accuracy": last["validation_accuracy"],
             "accuracy_of": "last epoch",

@@ -42,6 +42,7 @@ def result_table(result: Mapping[str, Any]) -> Table:
         ("run", f"{result['method']} on {Path(result['data']).name}, {result['model']}, seed {result['seed']}"),
         ("epochs", f"{result['epochs']}, in {result['seconds']:.1f} s"),
         ("weights kept", f"{result['nonzero']:,} of {result['prunable']:,}"),
+        ("of them on a live path", f"{result['effective']:,}"),
         ("sparsity", f"{result['sparsity']:.4%}"),
         (f"{kind}, {result['accuracy_of']}", f"[bold]{accuracy:.2%}[/]"),
     ):

@@ -20,6 +20,7 @@ KEPT_OF_RESULTS = (
     "sparsity",
     "nonzero",
     "prunable",
+    "effective",
     "epochs",
     "test_accuracy",
     "validation_accuracy",

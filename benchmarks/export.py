@@ -1,0 +1,161 @@
+"""`make bench-export`: what is left of the bytes and milliseconds of ResNet18 and VGG19 at 99 % and 99.9 %.
+
+A short training on real CIFAR-10 with FlipOut's own rule, and a floor for each layer, makes the masks. Ratios are of
+medians, taken in turn in this one run, and go to benchmarks/export.json as `{figure: {network: number}}`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+import flipout
+from flipout import export
+from flipout.export.measure import dense_bytes, sparse_bytes
+from flipout.export.timing import interleaved
+from flipout.lab import build, load
+from flipout.lab.data import data_home
+from flipout.lab.data.batches import Images, prepare
+from flipout.lab.files import write_json
+from flipout.lab.run import evaluate
+
+OUT = Path(__file__).with_name("export.json")
+NETWORKS = {"resnet18": 0.05, "vgg19": 0.02}  # and a learning rate that some dozens of steps bear
+SPARSITIES = (0.99, 0.999)
+BATCHES = {1: 25, 32: 7}  # and the repetitions of each timing
+BATCH, TRAINED, TESTED, CALIBRATED = 32, 4096, 1000, 20
+
+Figures = dict[str, dict[str, float]]
+
+
+@contextmanager
+def cifar10() -> Iterator[tuple[Images, Images]]:
+    """Some of CIFAR-10 to train on and to test on; where only a script to prepare it is there, it is run."""
+    home = data_home() / "cifar10"
+    script = home / "prepare.py"
+    with tempfile.TemporaryDirectory() as folder:
+        if not (home / "cifar-10-batches-py").is_dir():
+            if not script.exists():
+                sys.exit(f"this benchmark needs the real CIFAR-10: set FLIPOUT_DATA so that {home} has it")
+            subprocess.run([sys.executable, str(script), f"{folder}/cifar10"], check=True)
+            os.environ["FLIPOUT_DATA"] = folder
+        train_set, test_set = prepare(load("cifar10"), torch.device("cpu"), validate=False)
+    for part, size in ((train_set, TRAINED), (test_set, TESTED)):
+        part.images, part.labels = part.images[:size], part.labels[:size]
+    yield train_set, test_set
+
+
+def trained(network: str, sparsity: float, width: float, steps: int, images: Images) -> nn.Module:
+    """A network that FlipOut pruned in a short training, with statistics for its norms."""
+    torch.manual_seed(0)
+    model = build(network, width=width)
+    rate = NETWORKS[network]
+    optimizer = torch.optim.SGD(model.parameters(), rate, momentum=0.9, weight_decay=5e-4)
+    # In so few steps the deep layers' weights stay as small as they began, and a ranking over the whole network would
+    # take all of them: half of what each layer would keep if all were pruned alike is left to it.
+    floor = (1 - sparsity) / 2
+    pruner = flipout.FlipOut(model, optimizer, sparsity=sparsity, steps=steps, floor=floor, compile=False)
+    batches = endless(images)
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = rate * min(1, (step + 1) / 5)
+        x, y = next(batches)
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    pruner.remove()
+    with torch.no_grad():
+        for _ in range(CALIBRATED):
+            model(next(batches)[0])
+    return model.eval()
+
+
+def endless(images: Images) -> Iterator[tuple[Tensor, Tensor]]:
+    epoch = 0
+    while True:
+        yield from images.shuffled(BATCH, seed=0, epoch=epoch)
+        epoch += 1
+
+
+@torch.no_grad()
+def measure(name: str, model: nn.Module, images: Images) -> tuple[Figures, list[list[str]]]:
+    """The figures of one network, and rows for the table of milliseconds."""
+    example, _ = images.take(torch.arange(max(BATCHES)))
+    live = export.effective(model, example[:1])
+    figures: Figures = {
+        "file_dense_over_sparse": {name: dense_bytes(model) / sparse_bytes(model)},
+        "latency_dense_over_compact": {},
+        "latency_dense_over_accelerated": {},
+        "nonzero_weights": {name: live.nonzero},
+        "effective_weights": {name: live.effective},
+        "test_accuracy": {name: evaluate(model, images)},
+    }
+    small, rows = export.compact(model, example[:1]), []
+    for batch, repetitions in BATCHES.items():
+        x = example[:batch]
+        fast = export.accelerate(model, x, repetitions=repetitions)
+        forms = {"dense": model, "compact": small, "accelerated": fast}
+        times = interleaved({form: partial(network, x) for form, network in forms.items()}, repetitions)
+        for form in ("compact", "accelerated"):
+            ratio = times["dense"].median / times[form].median
+            figures[f"latency_dense_over_{form}"][f"{name}-batch{batch}"] = ratio
+        chosen = fast.choices[-1].chosen
+        sparse = sum(choice.chosen != "dense" for choice in fast.choices[:-1])
+        rows.append([name, str(batch), *map(str, times.values()), f"{chosen} ({sparse} sparse)" if sparse else chosen])
+    return figures, rows
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--width", type=float, default=1.0, help="of the networks")
+    arguments.add_argument("--steps", type=int, default=40, help="of training")
+    arguments.add_argument("--out", type=Path, default=OUT, help="where the figures go")
+    given = arguments.parse_args()
+    for category in (flipout.UnfinishedWarning, flipout.DeadLayerWarning):
+        warnings.simplefilter("ignore", category)
+    console, results = Console(), {}
+    milliseconds = Table("network", "batch", "dense ms", "compacted ms", "accelerated ms", "chosen")
+    with cifar10() as (train_set, test_set):
+        for network in NETWORKS:
+            for sparsity in SPARSITIES:
+                name = f"{network}-{sparsity}"
+                with console.status(f"{name}: training"):
+                    model = trained(network, sparsity, given.width, given.steps, train_set)
+                with console.status(f"{name}: measuring"):
+                    figures, rows = measure(name, model, test_set)
+                for figure, numbers in figures.items():
+                    results.setdefault(figure, {}).update({key: round(number, 4) for key, number in numbers.items()})
+                for row in rows:
+                    milliseconds.add_row(*row)
+    write_json(given.out, results)
+    console.print(milliseconds)
+    console.print(table(results))
+    if dead := [name for name, live in results["effective_weights"].items() if not live]:
+        console.print(f"no path is left from input to output in {', '.join(dead)}: its latencies say nothing")
+
+
+def table(results: Figures) -> Table:
+    """A row for each network, and one for each batch size where there are two."""
+    drawn = Table("network")
+    for figure in results:
+        drawn.add_column(figure, justify="right")
+    for name in sorted({key for numbers in results.values() for key in numbers}):
+        drawn.add_row(name, *(f"{numbers[name]:,.4g}" if name in numbers else "" for numbers in results.values()))
+    return drawn
+
+
+if __name__ == "__main__":
+    main()

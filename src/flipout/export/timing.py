@@ -1,0 +1,63 @@
+"""Times that can be compared on a noisy machine: taken in turn, in one process."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+Work = Callable[[], object]
+Name = TypeVar("Name")
+
+
+@dataclass(frozen=True)
+class Time:
+    """Milliseconds: the median of some repetitions, and the middle half of them."""
+
+    median: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{digits(self.median)} ({self.spread})"
+
+    @property
+    def spread(self) -> str:
+        return f"{digits(self.low)} to {digits(self.high)}"
+
+
+def digits(milliseconds: float) -> str:
+    """Down to microseconds where there is less than one millisecond."""
+    return f"{milliseconds:.3f}" if milliseconds < 1 else f"{milliseconds:.2f}"
+
+
+def interleaved(works: Mapping[Name, Work], repetitions: int, warm_up: int = 1) -> dict[Name, Time]:
+    """Times each work `repetitions` times, in turn, so that what slows the machine down slows all of them alike.
+
+    Before it is timed each runs once untimed, and so finds its own weights in the cache, not those of the one before.
+    """
+    taken: dict[Name, list[float]] = {name: [] for name in works}
+    for repetition in range(warm_up + repetitions):
+        for name, work in works.items():
+            work()
+            _, elapsed = timed(work)
+            if repetition >= warm_up:
+                taken[name].append(elapsed)
+    return {name: summary(times) for name, times in taken.items()}
+
+
+def timed(work: Callable[..., object], *arguments: object) -> tuple[object, float]:
+    """What a call gives, and its milliseconds."""
+    start = time.perf_counter()
+    result = work(*arguments)
+    return result, 1000 * (time.perf_counter() - start)
+
+
+def summary(times: list[float]) -> Time:
+    """Of at least one repetition."""
+    if len(times) == 1:
+        return Time(times[0], times[0], times[0])
+    low, _, high = statistics.quantiles(times, n=4, method="inclusive")
+    return Time(statistics.median(times), low, high)

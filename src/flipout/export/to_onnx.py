@@ -1,0 +1,99 @@
+"""ONNX files, each checked against onnxruntime before it is there."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..layers import unwrapped
+from .files import replacing
+from .verify import batch_axes, inputs_like, largest_difference
+
+NEEDED = "ONNX needs onnx, onnxscript and onnxruntime ({} is missing): pip install 'flipout[export]'"
+
+Example = Tensor | tuple[Tensor, ...]
+
+
+@torch.no_grad()
+def to_onnx(model: nn.Module, path: Path | str, example_input: Example) -> float:
+    """Writes a network in evaluation mode as ONNX, for any batch size, and gives the largest difference of its outputs.
+
+    Before the file takes its place, onnxruntime runs it on random inputs in two batch sizes; if an output differs from
+    the network's own by more than rounding, there is an error and no file. Zeros stay zeros.
+
+    Args:
+        model: any network that `torch.export` can follow, dense or compacted; it stays as it is.
+        path: the file; what was there is replaced.
+        example_input: what the network is called with; the first axis of each tensor is the batch.
+    """
+    example = example_input if isinstance(example_input, tuple) else (example_input,)
+    network = copy.deepcopy(unwrapped(model)).cpu().eval()
+    program = _program(network, inputs_like(example, 2))
+    with replacing(Path(path)) as temporary:
+        program.save(temporary, external_data=False)
+        runtime = session(temporary)
+        return largest_difference(network, lambda *inputs: _run(runtime, inputs), example, "onnxruntime")
+
+
+def session(path: Path) -> Any:
+    """onnxruntime with a network in it, on the CPU, with as many threads as torch has."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ImportError(NEEDED.format(error.name)) from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def feed(runtime: Any, example: tuple[Tensor, ...]) -> dict[str, Any]:
+    """Tensors under the names that the file has for its inputs."""
+    names = [each.name for each in runtime.get_inputs()]
+    return {name: tensor.numpy() for name, tensor in zip(names, example, strict=True)}
+
+
+def _run(runtime: Any, inputs: tuple[Tensor, ...]) -> list[Tensor]:
+    return [torch.from_numpy(output) for output in runtime.run(None, feed(runtime, inputs))]
+
+
+def _program(network: nn.Module, example: tuple[Tensor, ...]) -> Any:
+    for package in ("onnx", "onnxscript"):
+        try:
+            __import__(package)
+        except ImportError as error:
+            raise ImportError(NEEDED.format(package)) from error
+    with _quietly():
+        try:
+            return torch.onnx.export(
+                network,
+                example,
+                dynamo=True,
+                dynamic_shapes=batch_axes(network, len(example)),
+                external_data=False,
+                verbose=False,
+            )
+        except Exception as error:  # the exporter's errors share no other class
+            reason = str(error.__cause__ or error).strip().splitlines()[0]
+            raise ValueError(f"{type(network).__name__} cannot be written as ONNX: {reason}") from error
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """The exporter tells of packages that nobody asked for, and warns of its own code."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
