@@ -17,7 +17,6 @@ from flipout.export.accelerate import (
     DENSE,
     MARGIN,
     SPARSE_LAYERS,
-    Accelerated,
     Choices,
     _winner,
     accelerate,
@@ -199,6 +198,7 @@ def test_what_is_loaded_is_what_runs() -> None:
     torch.testing.assert_close(one(x), two(x))
 
 
+@pytest.mark.usefixtures("_sparse_wins")
 def test_training_is_refused() -> None:
     fast = accelerate(prune(nn.Sequential(nn.Linear(8, 8)), 0.9), torch.randn(2, 8), repetitions=1)
     assert not any(parameter.requires_grad for parameter in fast.parameters())
@@ -245,6 +245,7 @@ def test_layers_are_told_dense_where_the_whole_is_faster_without_sparse_ones(mon
     assert not any(isinstance(each, SparseLayer) for each in fast.modules())
 
 
+@pytest.mark.usefixtures("_sparse_wins")
 def test_inputs_of_another_size_are_refused() -> None:
     fast = accelerate(prune(build("vgg19", width=0.1), 0.9), torch.randn(1, 3, 32, 32), repetitions=1)
     with pytest.raises(ValueError, match=r"accelerated for inputs of \(3, 32, 32\).*these are of \(3, 64, 64\)"):
@@ -258,9 +259,18 @@ def test_only_on_the_cpu() -> None:
 
 def test_choices_of_nothing() -> None:
     fast = accelerate(nn.ReLU(), torch.randn(1, 2), repetitions=1)
-    assert isinstance(fast, Accelerated)
     assert isinstance(fast.choices, Choices)
     assert [choice.name for choice in fast.choices] == ["the whole network"]
+
+
+def test_what_nothing_beats_comes_back_bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MODULE, "_winner", lambda times: next(iter(times)))
+    model = prune(nn.Sequential(nn.Linear(8, 8)), 0.9)
+    fast = accelerate(model, torch.randn(2, 8), repetitions=1)
+    assert type(fast) is nn.Sequential
+    assert fast is not model
+    assert isinstance(fast.choices, Choices)
+    assert fast.choices[-1].chosen == AS_IT_CAME
 
 
 def test_channels_last_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
