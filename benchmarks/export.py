@@ -1,6 +1,7 @@
 """`make bench-export`: what is left of the bytes and milliseconds of ResNet18 and VGG19 at 99 % and 99.9 %.
 
-A short training on real CIFAR-10 with FlipOut's own rule makes the masks. Ratios are of medians, taken in turn in this one run, and go to benchmarks/export.json as `{figure: {network: number}}`.
+A short training on real CIFAR-10 with FlipOut's own rule makes the masks. Ratios are of medians, taken in turn in this
+one run, and go to benchmarks/export.json as `{figure: {network: number}}`.
 """
 
 from __future__ import annotations
