@@ -6,6 +6,7 @@ import argparse
 import statistics
 import warnings
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from rich.console import Console
@@ -16,20 +17,10 @@ from torch import Tensor, nn
 
 import flipout
 from flipout import FlipOut, Geometric, GlobalMagnitude, GradientNoise, Pruner
-from flipout.criteria import flip_saliency
+from flipout.criteria import flip_saliency, printed_saliency, signed_saliency
 
 SPARSITY, BATCH = 0.9375, 64
 Attach = Callable[[nn.Module, torch.optim.Optimizer, int], Pruner]
-
-
-def divided_by_flips(weight: Tensor, flips: Tensor) -> Tensor:
-    """Eq. 1 as printed: a weight that never flipped cannot be pruned (a large number for infinity)."""
-    return torch.where(flips > 0, weight.square() / flips, 1e30)
-
-
-def signed(weight: Tensor, flips: Tensor) -> Tensor:
-    """`theta^p` without the absolute value, at p = 1: the most negative weights go first."""
-    return weight / (flips + 1)
 
 
 def with_criterion(criterion: Callable[..., Tensor]) -> Attach:
@@ -45,9 +36,9 @@ CASES: dict[str, Attach] = {
     "1. noise relative to the weights, as printed": flips_out(GradientNoise(relative_to="weight")),
     "1. the same with lambda = 0.1": flips_out(GradientNoise(0.1, relative_to="weight")),
     "1. no noise at all": flips_out(GradientNoise(0.0)),
-    "2. divided by flips, as printed": with_criterion(divided_by_flips),
-    "3. p = 1 with the absolute value": with_criterion(lambda weight, flips: flip_saliency(weight, flips, p=1)),
-    "3. p = 1 without it": with_criterion(signed),
+    "2. divided by flips, as printed": with_criterion(printed_saliency),
+    "3. p = 1 with the absolute value": with_criterion(partial(flip_saliency, p=1)),
+    "3. p = 1 without it": with_criterion(partial(signed_saliency, p=1)),
     "FlipOut, our schedule": flips_out(GradientNoise(), None),
     "global magnitude, the paper's schedule": lambda m, o, n: GlobalMagnitude(
         m, o, sparsity=SPARSITY, steps=n, schedule="paper"
