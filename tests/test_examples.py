@@ -43,12 +43,15 @@ model = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 4))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 loss_fn = nn.functional.cross_entropy
 epochs = 3
+example_input = x[:1]
 """
 
 
-def test_the_readmes_example() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+@pytest.mark.parametrize("page", ["README.md", "docs/export.md"])
+def test_the_code_on_a_page_runs(page: str, tmp_path: Path) -> None:
+    """All of it, one block after the other."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert blocks
-    for block in blocks:
-        done = subprocess.run([sys.executable, "-c", PREAMBLE + block], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, block + done.stderr
+    command = [sys.executable, "-c", PREAMBLE + "\n".join(blocks)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr

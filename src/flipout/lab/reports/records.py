@@ -138,7 +138,12 @@ def brief(records: Records) -> dict[str, Any]:
     runs = []
     for run, settings in zip(records.runs, described, strict=True):
         one: dict[str, Any] = {
-            "settings": {key: value for key, value in settings.items() if key not in shared},
+            # No value is the default everywhere but for the sparsity.
+            "settings": {
+                key: value
+                for key, value in settings.items()
+                if key not in shared and (value is not None or key == "sparsity")
+            },
             "parts": list(run.parts),
         }
         if run.result is not None:

@@ -15,6 +15,13 @@ from .series import accuracy_curves
 from .statistics import dense, seeds_line
 from .tables import accuracy_table, best_value_table, dead_table, power_table, shots_table
 
+REMARKS = {
+    "corrections": (
+        "Four places of the paper cannot be taken at its word ([method.md](method.md)). 1: noise relative to the "
+        "weights. 2: dividing by `flips`, which spares what never flipped (the saliency as printed). 3: no absolute "
+        "value, which shows at odd p. 4: `(1 - r)^m` is the density, not the sparsity, which takes no run to see."
+    ),
+}
 DRAWN = ("results", "ablation", "schedules")
 # A part of the grids that has a table of its own in the paper, with what makes it.
 PAPER_TABLES = {"table2": best_value_table, "table3": power_table}
@@ -48,7 +55,7 @@ def _claims(all_records: Sequence[Records]) -> Iterator[str]:
     yield "## The paper's claims\n"
     for claim in CLAIMS:
         yield f"### {claim.text}\n"
-        yield _verdict(claim, all_records) + "\n"
+        yield " ".join(filter(None, (_verdict(claim, all_records), claim.remark))) + "\n"
         for finding in claim.findings(all_records):
             yield f"- {finding.network}: **{finding.verdict}**. {finding.numbers}"
         yield ""
@@ -68,6 +75,8 @@ def _tables(all_records: Sequence[Records], pictures: Path | None) -> Iterator[s
         yield f"## {records.title}\n"
         for part in records.parts:
             yield f"### {PART_TITLES.get(part, part)}\n"
+            if part in REMARKS:
+                yield REMARKS[part] + "\n"
             for network, runs in by_network(records.of(part)).items():
                 shown = _with_dense(runs, records)
                 yield from _part(network, part, shown)
