@@ -35,6 +35,7 @@ from .folders import (
 )
 from .methods import attach, learning_rate
 from .models import build
+from .outcome import outcome
 from .progress import Quiet, View
 from .settings import Settings
 from .signals import stop_signals
@@ -115,7 +116,7 @@ class Run:
                     self._epoch(stopping)
                 except FloatingPointError as error:  # the pruner met weights that are no numbers
                     raise DivergedError(f"training has diverged: {error}") from error
-        result = self._result()
+        result = outcome(self)
         write_bytes(self.folder / MODEL, model_bytes(self.model))
         write_json(self.folder / RESULT, result)
         checkpoints.remove(self.folder / CHECKPOINTS)
@@ -197,51 +198,6 @@ class Run:
         self.view.epoch(line)
         for tracker in self.trackers:
             tracker.log(line)
-
-    def _result(self) -> dict[str, Any]:
-        settings, last, example = self.settings, self.metrics[-1], torch.zeros(1, *self.data.shape, device=self.device)
-        summary = self.pruner.summary(example)
-        return {
-            "method": settings.method,
-            "data": settings.data,
-            "model": settings.model,
-            "seed": settings.seed,
-            "epochs": settings.total_epochs,
-            "sparsity": self.pruner.sparsity,
-            "nonzero": self.pruner.nonzero,
-            "prunable": self.pruner.prunable,
-            "effective": summary.effective,
-            "effective_sparsity": 1 - summary.effective / summary.weights if summary.effective is not None else None,
-            "test_accuracy": last["test_accuracy"],
-            "validation_accuracy": last["validation_accuracy"],
-            "accuracy_of": "last epoch",
-            "loss": last["loss"],
-            "dead_layers": [layer.name for layer in summary.layers if layer.weights and not layer.kept],
-            "layers": {layer.name: {"weights": layer.weights, "kept": layer.kept} for layer in summary.layers},
-            "prunings": [{"step": e.step, "nonzero": e.nonzero, "kept": e.kept} for e in self.pruner.events],
-            "flips": self._flip_histogram(),
-            "aim": self._shots(),
-            "seconds": round(self.seconds, 3),
-        }
-
-    def _flip_histogram(self) -> dict[str, dict[str, list[int]]] | None:
-        """How many weights of each layer, kept and pruned, flipped 0, 1 to 2, 3 to 6, 7 to 14, ... times."""
-        if (flips := self.pruner.statistics.get("flips")) is None:
-            return None
-        histogram = {}
-        for name, mask in self.pruner.masks.items():
-            doublings = (flips[name] + 1).double().log2().int()
-            histogram[name] = {
-                kind: torch.bincount(doublings[which].flatten()).tolist()
-                for kind, which in (("kept", mask), ("pruned", ~mask))
-            }
-        return histogram
-
-    def _shots(self) -> dict[str, int] | None:
-        if self.aim is None:
-            return None
-        counts = {"over_shoots": self.aim.over_shoots, "under_shoots": self.aim.under_shoots}
-        return {kind: sum(int(count.sum()) for count in of.values()) for kind, of in counts.items()}
 
     def _save(self) -> None:
         state = {
