@@ -71,7 +71,7 @@ def test_random_networks(seed: int, sparsity: float) -> None:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=1000)
+@settings(deadline=None, max_examples=300)
 @given(st.integers(0, 1 << 30), st.floats(0.0, 1.0))
 def test_many_random_networks(seed: int, sparsity: float) -> None:
     check(randomize(Architect(seed).network(), sparsity, seed), (3, 10, 10))
