@@ -52,7 +52,8 @@ def network_title(settings: Settings) -> str:
     width = f", {settings.width:g} of its channels" if settings.width != 1 else ""
     held = ", on held-out training data" if settings.validate_ else ""
     model = MODEL_NAMES.get(settings.model, settings.model)
-    return f"{model} on {data}{width}, {settings.epochs} epochs{held}"
+    epochs = f"{settings.epochs} epoch{'' if settings.epochs == 1 else 's'}"
+    return f"{model} on {data}{width}, {epochs}{held}"
 
 
 def by_network(runs: Iterable[Record]) -> dict[str, list[Record]]:
