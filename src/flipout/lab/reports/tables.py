@@ -16,6 +16,9 @@ from .records import Record
 from .statistics import Cell, best, by_option, cells, dense, shot_shares, sparsities
 
 
+WIDEST = 7
+
+
 @dataclass(frozen=True)
 class Entry:
     """What stands in a cell of a table."""
@@ -73,9 +76,12 @@ class Table:
 
     def rich(self) -> RichTable:
         table = RichTable(title=self.title, caption="\n".join(self.notes))
-        for number, text in enumerate(self.heading):
-            table.add_column(text, justify="right" if number else "left")
-        for row in self.rows:
+        rows: Sequence[Sequence[Entry]] = [tuple(map(Entry, self.heading)), *self.rows]
+        if len(self.heading) > WIDEST:
+            rows = list(zip(*rows, strict=True))  # on its side, for it would not fit on a terminal
+        for number, entry in enumerate(rows[0]):
+            table.add_column(entry.text, justify="right" if number else "left")
+        for row in rows[1:]:
             table.add_row(*(Text(entry.text, style="bold" if entry.bold else "") for entry in row))
         return table
 
