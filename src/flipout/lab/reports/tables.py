@@ -15,7 +15,6 @@ from .labels import labels, percent
 from .records import Record
 from .statistics import Cell, best, by_option, cells, dense, shot_shares, sparsities
 
-
 WIDEST = 7
 
 
