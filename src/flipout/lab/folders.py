@@ -76,13 +76,13 @@ def compare(folder: Path, settings: Settings) -> None:
 
 
 @contextmanager
-def locked(folder: Path, patience: float = 0.0) -> Iterator[None]:
-    """One process to a folder. The system gives the lock back when its holder dies, however it dies."""
-    lock = filelock.FileLock(folder / LOCK)
+def locked(path: Path, what: str = "process is training", patience: float = 0.0) -> Iterator[None]:
+    """One process to a folder, by a file in it. The system gives the lock back however its holder dies."""
+    lock = filelock.FileLock(path)
     try:
         lock.acquire(timeout=patience)
     except filelock.Timeout as error:
-        raise BusyError(f"another process is training in {folder}; wait for it, or choose another --out") from error
+        raise BusyError(f"another {what} in {path.parent}; wait for it, or choose another --out") from error
     try:
         yield
     finally:

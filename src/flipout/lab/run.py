@@ -24,6 +24,7 @@ from .files import read_json, remove_leftovers, write_bytes, write_json
 from .folders import (
     CHECKPOINTS,
     CONFIG,
+    LOCK,
     METRICS,
     MODEL,
     RESULT,
@@ -63,7 +64,7 @@ def train(
     """
     folder = Path(folder)
     prepare_folder(folder)
-    with locked(folder, patience):
+    with locked(folder / LOCK, patience=patience):
         compare(folder, settings)
         if (folder / RESULT).exists():
             return read_json(folder / RESULT)

@@ -66,9 +66,10 @@ def test_without_rivals_nothing_is_said() -> None:
 
 
 def test_within_a_point() -> None:
-    close = [*results("flipout", [90.0], 0.9), *results("magnitude", [90.9], 0.9)]
-    far = [*results("flipout", [90.0], 0.8), *results("magnitude", [91.1], 0.8)]
-    assert verdicts("Below that", *close, *far) == ["does not hold", "holds"]
+    close = [*results("flipout", [90.0, 90.0], 0.9), *results("magnitude", [90.9, 90.9], 0.9)]
+    far = [*results("flipout", [90.0, 90.0], 0.8), *results("magnitude", [91.1, 91.1], 0.8)]
+    single = [*results("flipout", [90.0], 0.7), *results("magnitude", [90.0], 0.7)]
+    assert verdicts("Below that", *single, *close, *far) == ["open", "does not hold", "holds"]
 
 
 def scan(values: dict[float, list[float]], option: str, part: str) -> list[Record]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..data import DATA
-from .labels import by_network, percent
+from .labels import by_network, counted, percent
 from .records import Record, Records
 from .statistics import Cell, beats, by_option, cells, shot_shares, sparsities, wider
 
@@ -61,7 +61,9 @@ def _wins(runs: Sequence[Record]) -> Reading:
         ours = column.pop("FlipOut", None)
         if sparsity > EXTREME and ours is not None and column:
             rival = max(column, key=lambda label: column[label].mean)
-            verdict, said = _versus("FlipOut", ours, f"the best of {len(column)} others, {rival},", column[rival])
+            verdict, said = _versus(
+                "FlipOut", ours, f"the best of {counted(len(column), 'other')}, {rival},", column[rival]
+            )
             yield verdict, f"{percent(sparsity)}: {said}"
 
 
@@ -71,8 +73,12 @@ def _within_a_point(runs: Sequence[Record]) -> Reading:
         if sparsity < EXTREME and ours is not None and column:
             top = max(column, key=lambda label: column[label].mean)
             gap = column[top].mean - ours.mean
-            said = f"FlipOut {ours}, the best of {len(column)} others, {top}, {column[top]}: {gap:+.2f} points"
-            yield ("holds" if gap <= 1 else "does not hold"), f"{percent(sparsity)}: {said}"
+            said = (
+                f"FlipOut {ours}, the best of {counted(len(column), 'other')}, {top}, {column[top]}: {gap:+.2f} points"
+            )
+            seeds = min(ours.seeds, column[top].seeds)
+            verdict = "open" if seeds == 1 else "holds" if gap <= 1 else "does not hold"
+            yield verdict, f"{percent(sparsity)}: {said}"
 
 
 def _near_the_best(option: str, default: float, allowed: float, tried: int) -> Callable[[Sequence[Record]], Reading]:

@@ -52,8 +52,7 @@ def network_title(settings: Settings) -> str:
     width = f", {settings.width:g} of its channels" if settings.width != 1 else ""
     held = ", on held-out training data" if settings.validate_ else ""
     model = MODEL_NAMES.get(settings.model, settings.model)
-    epochs = f"{settings.epochs} epoch{'' if settings.epochs == 1 else 's'}"
-    return f"{model} on {data}{width}, {epochs}{held}"
+    return f"{model} on {data}{width}, {counted(settings.epochs, 'epoch')}{held}"
 
 
 def by_network(runs: Iterable[Record]) -> dict[str, list[Record]]:
@@ -110,6 +109,11 @@ def _label(settings: Settings, options: Mapping[str, Any], schedules_differ: boo
         elif not (settings.method == "hoyer-square" and settings.sparsity is None and name == "lambda"):
             said.append(f"{name.replace('_', ' ')} {value:g}" if isinstance(value, float) else f"{name} {value}")
     return ", ".join(said)
+
+
+def counted(number: int, noun: str) -> str:
+    """1 epoch, 2 epochs."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def percent(sparsity: float) -> str:

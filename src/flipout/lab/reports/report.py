@@ -10,7 +10,7 @@ from urllib.parse import quote
 from ..files import write_bytes
 from ..folders import CONFIG
 from . import charts, figures
-from .labels import by_network, labels, percent, references
+from .labels import by_network, counted, labels, percent, references
 from .page import Section, chart, folded, links_table, note, page, slug
 from .records import Record, Records, brief_text, versions_of
 from .series import (
@@ -65,8 +65,7 @@ def write_report(records: Records, folder: Path, *, runs_folder: str = "..") -> 
     for draw in report.drawings:
         draw()
     for name, table in report.tables.items():
-        for suffix, text in ((".md", table.markdown()), (".csv", table.csv()), (".tex", table.latex())):
-            write_bytes(folder / "tables" / f"{name}{suffix}", text.encode())
+        table.write(folder / "tables" / name)
     write_bytes(folder / "results.json", brief_text(records).encode())
     path = folder / "index.html"
     write_bytes(path, page(records.title, lead(records.runs), sections).encode())
@@ -121,7 +120,9 @@ def _part(report: Report, section: Section, name: str, title: str, runs: Sequenc
 def _epochs(runs: Sequence[Record]) -> str:
     epochs = sorted({run.settings.total_epochs for run in runs})
     schedules = sorted({str(run.settings.schedule) for run in runs if run.settings.schedule is not None})
-    said = f"{epochs[0]} epochs" if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]} epochs (fine-tuning included)"
+    said = f"{epochs[0]} to {epochs[-1]} epochs (fine-tuning included)"
+    if len(epochs) == 1:
+        said = counted(epochs[0], "epoch")
     return f"{said}, schedule: {' and '.join(schedules)}" if schedules else said
 
 

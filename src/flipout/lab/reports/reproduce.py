@@ -7,7 +7,6 @@ from pathlib import Path
 from flipout import Geometric
 
 from ..errors import unknown
-from ..files import write_bytes
 from ..settings import Settings
 from ..sweeps.grid import read_grid, shipped_grids
 from .figures import draw_accuracy
@@ -88,8 +87,5 @@ def made_again(item: str, scale: str, records: Records, folder: Path) -> tuple[l
             draw_accuracy(path, title, accuracy_curves(shown), dense(shown))
             written += [path.with_name(path.name + suffix) for suffix in (".png", ".pdf")]
     for table in tables:
-        path = folder / f"{item}-{slug(table.title)}"
-        for suffix, text in ((".md", table.markdown()), (".csv", table.csv()), (".tex", table.latex())):
-            write_bytes(path.with_name(path.name + suffix), text.encode())
-            written.append(path.with_name(path.name + suffix))
+        written += table.write(folder / f"{item}-{slug(table.title)}")
     return tables, written

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .claims import CLAIMS, Claim
 from .figures import draw_accuracy
-from .labels import by_network, references
+from .labels import by_network, counted, references
 from .page import slug
 from .records import Record, Records, versions_of
 from .report import PART_TITLES
@@ -67,7 +67,7 @@ def _verdict(claim: Claim, all_records: Sequence[Records]) -> str:
         return "Not measured."
     counts = {kind: sum(one.verdict == kind for one in found) for kind in ("holds", "level", "does not hold", "open")}
     told = ", ".join(f"{kind} in {count}" for kind, count in counts.items() if count)
-    return f"Of {len(found)} comparisons: {told}."
+    return f"Of {counted(len(found), 'comparison')}: {told}."
 
 
 def _tables(all_records: Sequence[Records], pictures: Path | None) -> Iterator[str]:

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .labels import labels
+from .labels import counted, labels
 from .records import Record
 
 
@@ -159,8 +159,7 @@ def seeds_line(runs: Sequence[Record]) -> str:
     counts = sorted({cell.seeds for of in cells(runs).values() for cell in of.values() if cell.values})
     if not counts:
         return "no finished runs"
-    said = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return f"{said} seed{'' if counts == [1] else 's'}"
+    return counted(counts[0], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
 
 
 def by_option(runs: Sequence[Record], option: str) -> dict[tuple[float, float], Cell]:

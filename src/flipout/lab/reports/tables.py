@@ -7,10 +7,12 @@ import html
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from ..files import write_bytes
 from .labels import labels, percent
 from .records import Record
 from .statistics import Cell, best, by_option, cells, dense, shot_shares, sparsities
@@ -72,6 +74,14 @@ class Table:
         notes = "".join(f"<p class=note>{html.escape(note)}</p>" for note in self.notes)
         table = f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"
         return f"<div class=wide>{table}</div>{notes}"
+
+    def write(self, path: Path) -> list[Path]:
+        """In three forms, `PATH.md`, `PATH.csv` and `PATH.tex`."""
+        written = []
+        for suffix, text in ((".md", self.markdown()), (".csv", self.csv()), (".tex", self.latex())):
+            written.append(path.with_name(path.name + suffix))
+            write_bytes(written[-1], text.encode())
+        return written
 
     def rich(self) -> RichTable:
         table = RichTable(title=self.title, caption="\n".join(self.notes))

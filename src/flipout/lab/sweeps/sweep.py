@@ -7,10 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import filelock
-
 from ..errors import LabError
-from ..folders import RESULT
+from ..folders import RESULT, locked
 from .grid import Grid, Planned
 from .job import Engine, Job, Told
 from .store import Remote, Store
@@ -65,15 +63,8 @@ def _locked(store: Store) -> Iterator[None]:
     if isinstance(store, Remote):
         yield
         return
-    lock = filelock.FileLock(store.root / LOCK)
-    try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout as error:
-        raise LabError(f"another sweep is going on in {store}; wait for it, or choose another --out") from error
-    try:
+    with locked(store.root / LOCK, "sweep is going on"):
         yield
-    finally:
-        lock.release()
 
 
 def _describe(grids: Sequence[Grid], store: Store, engine: Engine) -> int:
