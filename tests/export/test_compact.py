@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -47,7 +47,7 @@ def check(model: nn.Module, shape: tuple[int, ...], other_size: tuple[int, ...] 
     fixed = compact(model, torch.randn(2, *shape, dtype=torch.float64), fixed_size=True)
     assert not any(note.startswith("nothing was removed") for note in left_alone(fixed))
     assert_same(model, fixed, torch.randn(3, *shape, dtype=torch.float64))
-    assert fixed.compaction.weights[1] <= small.compaction.weights[1]  # type: ignore[union-attr, index]
+    assert numbers(fixed) <= numbers(small)
     return small
 
 
@@ -66,6 +66,7 @@ def test_the_networks_of_the_lab(name: str, sparsity: float) -> None:
 
 @settings(deadline=None, max_examples=25)
 @given(st.integers(0, 1 << 30), st.sampled_from([0.0, 0.5, 0.8, 0.9, 0.95, 0.99, 1.0]))
+@example(17491, 1.0)  # nothing is left, and channels are told apart only by what it costs to have one
 def test_random_networks(seed: int, sparsity: float) -> None:
     check(randomize(Architect(seed).network(), sparsity, seed), (3, 10, 10))
 

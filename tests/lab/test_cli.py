@@ -128,17 +128,6 @@ def test_an_unfinished_run_can_be_shown(
     assert "the run is not finished" in capsys.readouterr().err
 
 
-def test_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from flipout.lab import demo
-
-    monkeypatch.setattr(demo, "EPOCHS", 2)
-    assert flipout(monkeypatch, "demo", "--out", str(tmp_path), "--quiet") == 0
-    text = capsys.readouterr().out
-    assert all(method in text for method in ("flipout", "magnitude", "snip", "random", "dense"))
-    assert f"picture: {tmp_path}/accuracy.png" in text
-    assert (tmp_path / "accuracy.png").stat().st_size > 10_000
-
-
 def test_prunable_weights_are_those_of_the_library() -> None:
     from flipout.lab import build
 

@@ -73,3 +73,16 @@ def test_mistakes_in_sweeps_are_told(flipout: Run, tmp_path: Path) -> None:
         code, _, complaint = flipout(command)
         assert code == 2, command
         assert words in complaint
+
+
+def test_the_demo(flipout: Run, tmp_path: Path) -> None:
+    code, said, _ = flipout(f"demo --out {tmp_path} --quiet --set epochs=1 --set seed=0")
+    assert code == 0
+    table = said[said.index("MLP on digits, 1 epoch: test accuracy") :]
+    assert all(method in table for method in ("FlipOut", "Global magnitude", "SNIP", "Random", "Dense"))
+    assert f"page: {tmp_path}/report/index.html" in said
+    assert (tmp_path / "report" / "index.html").exists()
+    (picture,) = (line.removeprefix("picture: ") for line in said.splitlines() if line.startswith("picture: "))
+    assert Path(picture).stat().st_size > 10_000
+    (shown,) = (line for line in said.splitlines() if line.startswith("  flipout show "))
+    assert flipout(shown.removeprefix("  flipout "))[0] == 0

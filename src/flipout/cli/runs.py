@@ -1,4 +1,4 @@
-"""Commands for single runs: `flipout train`, `plan`, `show`, `evaluate`, `demo`."""
+"""Commands for single runs: `flipout train`, `plan`, `show`, `evaluate`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from .. import lab
 from ..lab import show as shown
 from ..lab.data import DATA
 from ..lab.data.batches import prepare, validation_size
-from ..lab.demo import demo as run_demo
 from ..lab.errors import LabError
 from ..lab.folders import read_settings
 from ..lab.methods import schedule
@@ -85,12 +84,3 @@ def evaluate_(run: Folder) -> None:
     what = "validation images" if settings.validate_ else "test images"
     accuracy = evaluate(model, held_out)
     console.print(f"{run}: {accuracy:.4%} of {len(held_out):,} {what} of {settings.data}", soft_wrap=True)
-
-
-@app.command()
-def demo(
-    out: Annotated[Path, typer.Option(help="folder of its runs")] = Path("runs/demo"),
-    quiet: Annotated[bool, typer.Option("--quiet", help="only the table at the end")] = False,
-) -> None:
-    """Compare five methods at three sparsities on the embedded digits, in about a minute."""
-    run_demo(out, console, quiet=quiet)

@@ -1,4 +1,4 @@
-"""Commands for many runs: `flipout sweep`, `reproduce`, `claims`, `report`."""
+"""Commands for many runs: `flipout demo`, `sweep`, `reproduce`, `claims`, `report`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from ..lab.errors import LabError
 from ..lab.files import write_bytes
 from ..lab.reports import Records, collect, write_report
 from ..lab.reports.fetch import fetched
+from ..lab.reports.labels import by_network
 from ..lab.reports.reproduce import ITEMS, SCALES, check_item, grids_of, made_again
 from ..lab.reports.results import results_page
+from ..lab.reports.statistics import seeds_line
+from ..lab.reports.tables import accuracy_table
 from ..lab.run import StoppedError
 from ..lab.sweeps import Engine, Grid, open_store, read_grid
 from ..lab.sweeps import Report as Outcome
@@ -31,6 +34,33 @@ Gpus = Annotated[float, typer.Option(min=0, help="with --ray: GPUs of a run, or 
 Setting = Annotated[
     list[str] | None, typer.Option("--set", help="KEY=VALUE for every run, such as device=cuda; may be given often")
 ]
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="folder of its runs")] = Path("runs/demo"),
+    setting: Setting = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="only the tables at the end")] = False,
+) -> None:
+    """Compare five methods at three sparsities on the embedded digits, in about a minute."""
+    grid = _chosen("demo", None, setting)
+    outcome = _sweep([grid], str(out), Local(), again=False, quiet=quiet)
+    records = collect(out)
+    for title, runs in by_network(records.runs).items():
+        console.print(accuracy_table(f"{title}: test accuracy (%), last epoch, {seeds_line(runs)}", runs).rich())
+    page = write_report(records, out / "report")
+    pictures = sorted((page.parent / "figures").glob("*-results.png"))
+    console.print("\n".join([f"page: {page}", *(f"picture: {picture}" for picture in pictures)]), soft_wrap=True)
+    one = next(run.name for run in grid.runs() if run.settings.method == "flipout" and run.settings.sparsity == 0.97)
+    console.print(
+        f"\nNext:\n  flipout show {out}/{one}\n  flipout card {out}/{one}\n"
+        "  flipout train --data mnist --model lenet-300-100 --method flipout --sparsity 0.98 --epochs 10\n"
+        "  flipout plan --model vgg19 --sparsity 0.999 --recipe paper\n"
+        "  flipout methods",
+        soft_wrap=True,
+    )
+    if outcome.count("failed"):
+        raise typer.Exit(1)
 
 
 @app.command()

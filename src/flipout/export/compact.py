@@ -72,9 +72,10 @@ def compact(model: nn.Module, example_input: Tensor | tuple[Tensor, ...], *, fix
     original = copy.deepcopy(unwrapped(model)).eval()
     trials = _Trials(original, example)
     try:
-        small, notes = _once(original, example, fixed_size)
-        while _numbers(again := _once(small, example, fixed_size)[0]) < _numbers(small):
-            small = again
+        small, notes = _once(original, example, fixed_size=False)
+        small = _repeated(small, example, fixed_size=False)
+        if fixed_size:
+            small = _repeated(small, example, fixed_size=True)
         if difference := trials.difference(small):
             raise UntraceableError(f"the smaller network gave other outputs ({difference})")
     except UntraceableError as error:
@@ -83,13 +84,20 @@ def compact(model: nn.Module, example_input: Tensor | tuple[Tensor, ...], *, fix
 
 
 @torch.no_grad()
-def _once(model: nn.Module, example: tuple[Tensor, ...], fixed_size: bool) -> tuple[nn.Module, list[str]]:
+def _once(model: nn.Module, example: tuple[Tensor, ...], *, fixed_size: bool) -> tuple[nn.Module, list[str]]:
     """One pass. Most networks need no second one; a convolution of which one group is left does."""
     traced = trace(model, example)
     analysis, notes = analyze(traced)
     if fixed_size:
         analysis = analysis.fixed(evaluate(traced, example))
     return Builder(traced, analysis, analysis.keep()).build().eval(), [*traced.notes, *notes]
+
+
+def _repeated(model: nn.Module, example: tuple[Tensor, ...], *, fixed_size: bool) -> nn.Module:
+    """As many passes as make it smaller."""
+    while _numbers(smaller := _once(model, example, fixed_size=fixed_size)[0]) < _numbers(model):
+        model = smaller
+    return model
 
 
 def _numbers(model: nn.Module) -> int:

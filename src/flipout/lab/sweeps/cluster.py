@@ -13,9 +13,7 @@ import torch
 from ..errors import LabError
 from ..run import StoppedError
 from ..signals import stop_signals
-from .job import RETRIES, Engine, Job, Listener, Told, work
-
-GRACE = 60.0
+from .job import GRACE, RETRIES, Engine, Job, Listener, Told, work
 
 
 class Cluster(Engine):

@@ -19,6 +19,7 @@ from ..settings import Settings, validated
 from .store import Mirror, is_url
 
 RETRIES = 2
+GRACE = 60.0  # seconds for the runs to save themselves after being asked to stop
 PATIENCE = 60.0  # seconds until the process of an earlier attempt has surely gone
 TOLD_OF_RESULTS = ("test_accuracy", "validation_accuracy", "dead_layers", "seconds")
 

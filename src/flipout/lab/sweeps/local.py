@@ -17,9 +17,8 @@ import torch
 
 from ..run import StoppedError
 from ..signals import stop_signals
-from .job import RETRIES, Engine, Job, Listener, Told, work
+from .job import GRACE, RETRIES, Engine, Job, Listener, Told, work
 
-GRACE = 60.0  # seconds for the runs to save themselves after being asked to stop
 # What a run would import, torch's first optimizer step included.
 PRELOADED = [f"{__package__}.job", "torch._dynamo", "torch._inductor.compile_fx", "sklearn.datasets"]
 
