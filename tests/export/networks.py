@@ -76,6 +76,19 @@ class Gated(nn.Module):
         return gate.unsqueeze(-1).unsqueeze(-1) * x
 
 
+class Shifted(nn.Module):
+    """Adds parameters, the same for every example, and takes some of the channels for another reader."""
+
+    def __init__(self, channels: int, part: int) -> None:
+        super().__init__()
+        self.shift, self.part = nn.Parameter(torch.randn(1, channels, 10, 10)), part
+        self.other = nn.Conv2d(part, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x + self.shift
+        return y - self.other(x[:, : self.part])
+
+
 class View(nn.Module):
     """The usual ways to write a flatten."""
 
@@ -91,11 +104,17 @@ class View(nn.Module):
         return torch.flatten(x, 1)
 
 
+UNDERSTOOD = ("convolution", "convolution", "residual", "projected", "grown", "gated", "pool")
+BLOCKS = (*UNDERSTOOD, "unknown", "shifted")
+
+
 class Architect:
     """Draws convolutional networks for images of 3 x 10 x 10."""
 
-    def __init__(self, seed: int, activations: tuple[type[nn.Module], ...] = ACTIVATIONS) -> None:
-        self.random, self.activations = random.Random(seed), activations
+    def __init__(
+        self, seed: int, activations: tuple[type[nn.Module], ...] = ACTIVATIONS, blocks: tuple[str, ...] = BLOCKS
+    ) -> None:
+        self.random, self.activations, self.blocks = random.Random(seed), activations, blocks
 
     def network(self) -> nn.Module:
         torch.manual_seed(self.random.randrange(1 << 30))
@@ -125,7 +144,7 @@ class Architect:
         return kind(inplace=True) if kind is nn.ReLU and self.flip() else kind()
 
     def block(self, channels: int) -> tuple[nn.Module, int]:
-        kind = self.random.choice(("convolution", "convolution", "residual", "projected", "grown", "gated", "pool"))
+        kind = self.random.choice(self.blocks)
         if kind == "residual":
             first, inner = self.convolution(channels, 8)
             branch = nn.Sequential(first, self.same(inner, channels))
@@ -137,6 +156,10 @@ class Architect:
             return nn.Sequential(Grown(self.same(channels, 5)), nn.BatchNorm2d(channels + 5), self.activation()), (
                 channels + 5
             )
+        if kind == "unknown":
+            return self.random.choice((nn.PReLU(channels, 0.3), nn.GroupNorm(1, channels))), channels
+        if kind == "shifted":
+            return Shifted(channels, self.random.randint(1, channels)), channels
         if kind == "gated":
             return Gated(channels, self.random.randrange(3)), channels
         if kind == "pool":

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from flipout.export.accelerate import (
     AS_IT_CAME,
     CHANNELS_LAST,
+    COMPACTED,
     DENSE,
     MARGIN,
     SPARSE_LAYERS,
@@ -92,7 +93,7 @@ def test_what_has_no_sparse_form(layer: nn.Module) -> None:
 def test_folded_norms_give_the_same() -> None:
     model = prune(build("resnet18", width=0.1), 0.5)
     x = torch.randn(2, 3, 32, 32)
-    folded = fold_norms(model)
+    folded = fold_norms(model, (x,))
     assert not any(isinstance(module, nn.BatchNorm2d) for module in folded.modules())
     torch.testing.assert_close(folded(x), model(x), rtol=1e-3, atol=1e-4)
 
@@ -114,7 +115,7 @@ class Twice(nn.Module):
 def test_norms_that_cannot_be_folded_stay() -> None:
     model = prune(Twice(), 0.3)
     x = torch.randn(2, 3, 5, 5)
-    torch.testing.assert_close(fold_norms(model)(x), model(x))
+    torch.testing.assert_close(fold_norms(model, (x,))(x), model(x))
 
 
 class Branching(nn.Module):
@@ -162,6 +163,7 @@ def test_a_form_that_gives_something_else_is_not_taken() -> None:
     model, x = nn.Sequential(Unlike(), nn.Linear(4, 4)), torch.randn(2, 4)
     fast = accelerate(model, torch.ones(1, 4), repetitions=1)
     torch.testing.assert_close(fast(x), model(x))
+    assert set(fast.choices[-1].tried) == {AS_IT_CAME, COMPACTED}  # which left it alone
 
 
 @pytest.fixture

@@ -139,7 +139,8 @@ def test_functions_and_arguments_left_out() -> None:
     zero(model.head, [], [0, 1, 2])  # type: ignore[arg-type]
     small = check(model, (1, 8, 8))
     assert outputs(small) == [4, 4, 7, 3]  # of the constants, 1 meets zero padding, and stays
-    assert ["log_softmax" in note for note in left_alone(small)] == [True]
+    assert ["log_softmax" in note for note in left_alone(small)] == [False, True]
+    assert "scale stays None" in left_alone(small)[0]
 
 
 class Sequence(nn.Module):

@@ -14,7 +14,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 import flipout
 from flipout.export.effective import effective
 from flipout.lab.models import build
-from tests.export.networks import Architect, randomize
+from tests.export.networks import UNDERSTOOD, Architect, randomize
 from tests.helpers import mlp, sgd, train
 
 
@@ -56,7 +56,7 @@ SMOOTH = (nn.Softplus, nn.Sigmoid, nn.Identity)
 
 def smooth_network(seed: int, sparsity: float) -> nn.Module:
     """Without functions that are flat somewhere, where the network itself would seem dead by chance."""
-    model = randomize(Architect(seed, SMOOTH).network(), sparsity, seed).double().eval()
+    model = randomize(Architect(seed, SMOOTH, UNDERSTOOD).network(), sparsity, seed).double().eval()
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.MaxPool2d | nn.AdaptiveMaxPool2d):
             adaptive = isinstance(module, nn.AdaptiveMaxPool2d)

@@ -118,6 +118,10 @@ def test_views_of_one_tensor_are_not_taken_for_tied_ones(tmp_path: Path) -> None
     }
     save(state, tmp_path / "views")
     assert_same(load(tmp_path / "views"), state)
+    numbers = torch.randn(50, dtype=torch.complex64)
+    complex_views = {"plain": numbers, "conjugate": numbers.conj(), "minus": numbers.conj().imag, "plus": numbers.imag}
+    save(complex_views, tmp_path / "views")
+    assert all(torch.equal(tensor, complex_views[name]) for name, tensor in load(tmp_path / "views").items())
 
 
 @torch.no_grad()
@@ -194,6 +198,8 @@ FORGED: dict[str, tuple[Any, bytes, str]] = {
     "half a side": ([["a", "float32", [1.5], "zeros"]], b"", "cannot be"),
     "true side": ([["a", "float32", [True], "dense"]], bytes(4), "cannot be"),
     "sides that overflow": ([["a", "float32", [1 << 61, 1 << 61, 0], "zeros"]], b"", "cannot be"),
+    "sides without end": ([["a", "float32", [(1 << 62) - 1] * 20_000, "zeros"]], b"", "cannot be"),
+    "more axes than torch has": ([["a", "float32", [1] * 65, "zeros"]], b"", "cannot be"),
     "too many values": ([["a", "float32", [2], "mask", 3]], bytes(13), "cannot be"),
     "too many low bits": ([["a", "float32", [2], "gaps", 1, 41]], bytes(13), "cannot be"),
     "tied to itself": ([["a", 0]], b"", "cannot be"),
@@ -230,6 +236,8 @@ def test_other_files(tmp_path: Path) -> None:
     path = tmp_path / "net"
     with pytest.raises(FileNotFoundError):
         load(path)
+    with pytest.raises(SparseFileError, match="is a folder"):
+        load(tmp_path)
     save_file({"a": torch.ones(3)}, path)
     with pytest.raises(SparseFileError, match="not a sparse file"):
         load(path)

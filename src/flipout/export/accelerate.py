@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
-from torch.utils import _pytree as pytree
 
-from ..layers import unwrapped
 from ..summary import table
-from .compact import compact
+from .compact import described, smaller
+from .compare import Example, as_example, inputs_like, own_copy, unlike
+from .graph import hooked
 from .norms import fold_norms
 from .sparse_layers import SparseLayer, alternatives
 from .timing import Time, interleaved, summary, timed
-from .verify import inputs_like
 
 SPARSE = 0.8
 """Layers with a smaller share of zeros are not tried."""
@@ -36,8 +36,6 @@ AS_IT_CAME, COMPACTED, FOLDED, CHANNELS_LAST, SPARSE_LAYERS = (
     "compacted, norms folded, channels last",
     "compacted, norms folded, sparse layers",
 )
-
-Example = Tensor | tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -103,19 +101,22 @@ def accelerate(model: nn.Module, example_input: Example, *, repetitions: int = 1
             for 32; inputs of another size than the example's, the batch aside, are an error.
         repetitions: of each trial.
     """
-    example = example_input if isinstance(example_input, tuple) else (example_input,)
-    original = copy.deepcopy(unwrapped(model)).eval().requires_grad_(False)
+    example, original = as_example(example_input), own_copy(model).requires_grad_(False)
     if any(tensor.device.type != "cpu" for tensor in (*original.state_dict().values(), *example)):
         raise ValueError("accelerate measures on the CPU: give the network and the example with .cpu()")
-    small = compact(original, example, fixed_size=True)
-    folded = fold_norms(small)
-    sparse, choices = _with_sparse_layers(folded, example, repetitions)
+    small, notes = smaller(original, example, fixed_size=True)
+    folded = fold_norms(small, example)
+    try:
+        sparse, choices = _with_sparse_layers(folded, example, repetitions)
+    except Exception as error:  # any code of the user's may run here, and may ask of a layer what only torch's own has
+        sparse, choices = folded, Choices()
+        notes.append(f"sparse layers could not be tried ({next(iter(str(error).splitlines()), type(error).__name__)})")
     variants = {AS_IT_CAME: original, COMPACTED: small, FOLDED: folded}
     # torch's own name for the order of memory in which some convolutions are faster
     variants[CHANNELS_LAST] = copy.deepcopy(folded).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if any(choice.chosen != DENSE for choice in choices):
         variants[SPARSE_LAYERS] = sparse
-    return _fastest(variants, choices, example, repetitions, tuple(getattr(small, "notes", ())))
+    return _fastest(variants, choices, example, repetitions, tuple(notes))
 
 
 class Trial(nn.Module):
@@ -130,6 +131,13 @@ class Trial(nn.Module):
         self.layer, self.rounds = layer, 0
         self.rivals: dict[str, nn.Module] = {}
         self.taken: dict[str, list[float]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        """What a network may ask of the layer, such as its weight."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("layer"), name)
 
     def forward(self, given: Tensor) -> Any:
         if not self.rivals:
@@ -164,7 +172,8 @@ def _with_sparse_layers(network: nn.Module, example: tuple[Tensor, ...], repetit
 
 
 def _worth_trying(layer: nn.Module) -> bool:
-    return isinstance(layer, (nn.Linear, nn.Conv2d)) and SPARSE <= _zeros(layer) < 1
+    # Not one of a class of its own, or with hooks, which would be lost.
+    return type(layer) in (nn.Linear, nn.Conv2d) and not hooked(layer) and SPARSE <= _zeros(layer) < 1
 
 
 def _medians(times: dict[str, Time]) -> dict[str, float]:
@@ -180,7 +189,7 @@ def _equal_ones(layer: nn.Module, given: Tensor) -> dict[str, nn.Module]:
             found = rival(given)
         except RuntimeError:  # sparse products are not in every build of torch
             continue
-        if _equal(expected, found):
+        if unlike(expected, found, TOLERANCE) is None:
             working[name] = rival
     return working
 
@@ -197,10 +206,11 @@ def _fastest(
         name: Accelerated(network, choices, example, channels_last=name == CHANNELS_LAST)
         for name, network in variants.items()
     }
-    # Tracing may have taken a batch size for a constant.
-    trials = [example, inputs_like(example, len(example[0]) + 1)]
-    expected = [runs[AS_IT_CAME](*inputs) for inputs in trials]
-    runs = {name: run for name, run in runs.items() if _equal(expected, [run(*inputs) for inputs in trials])}
+    trials = [(example, runs[AS_IT_CAME](*example))]
+    with contextlib.suppress(Exception):  # some networks do not take another batch size
+        other = inputs_like(example, len(example[0]) + 1)
+        trials.append((other, runs[AS_IT_CAME](*other)))
+    runs = {name: run for name, run in runs.items() if name == AS_IT_CAME or _gives(run, trials)}
     works = {name: _call(run, example) for name, run in runs.items()}
     works[AS_IT_CAME] = _call(variants[AS_IT_CAME], example)  # without the wrapper, which takes its time too
     times = interleaved(works, repetitions)
@@ -212,9 +222,15 @@ def _fastest(
     # Without a wrapper, which would make it slower than it came.
     fastest = variants[AS_IT_CAME] if chosen == AS_IT_CAME else runs[chosen]
     whole = Choice("the whole network", zeros, chosen, _why(chosen, tried), tried)
-    for name, value in (("notes", notes), ("choices", Choices([*choices, whole]))):
-        setattr(fastest, name, value)
-    return fastest
+    return described(fastest, notes=notes, choices=Choices([*choices, whole]))
+
+
+def _gives(run: nn.Module, trials: Sequence[tuple[tuple[Tensor, ...], Any]]) -> bool:
+    """Whether a network runs on these inputs and gives these outputs."""
+    try:
+        return all(unlike(expected, run(*inputs), TOLERANCE) is None for inputs, expected in trials)
+    except Exception:  # any code of the user's may run here
+        return False
 
 
 def _overruled(choice: Choice, chosen: str) -> Choice:
@@ -259,21 +275,3 @@ def _zeros(module: nn.Module) -> float:
 
 def _last(tensor: Tensor) -> Tensor:
     return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
-
-
-def _equal(expected: Any, found: Any) -> bool:
-    """Equal to rounding, relative to the largest output; what is not a number must be so on both sides."""
-    return all(_alike(*pair) for pair in zip(pytree.tree_leaves(expected), pytree.tree_leaves(found), strict=True))
-
-
-def _alike(expected: Any, found: Any) -> bool:
-    if not isinstance(expected, Tensor):
-        return bool(expected == found)
-    if not expected.is_floating_point():
-        return torch.equal(expected, found)
-    small = TOLERANCE * max(1e-3, _largest(expected))
-    return torch.allclose(expected, found, rtol=TOLERANCE, atol=small, equal_nan=True)
-
-
-def _largest(tensor: Tensor) -> float:
-    return float(tensor.nan_to_num(posinf=0, neginf=0).abs().max()) if tensor.numel() else 0.0

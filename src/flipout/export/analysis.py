@@ -15,8 +15,8 @@ from .channels import Channels, Rule
 class Analysis:
     """For each node of a graph its rule, what is known of its channels, and how many it reads of each source.
 
-    With `maps`, the values of every tensor for one example, a channel that does not carry the input is known as it is
-    there, whatever it is at the borders; its constant is then a zero to which the map is added.
+    With `maps`, the values of tensors for one example, a channel that does not carry the input is known as it is there,
+    whatever it is at the borders; its constant is then a zero to which the map is added.
     """
 
     rules: dict[fx.Node, Rule]
@@ -27,11 +27,18 @@ class Analysis:
     def inputs(self, rule: Rule) -> list[Channels]:
         """What an operation sees of its sources."""
         seen = zip(rule.sources, rule.axes, self.sizes[rule.node], strict=True)
-        return [self.facts[source].along(axis, size) for source, axis, size in seen]
+        return [self._as_map(source, self.facts[source].along(axis, size)) for source, axis, size in seen]
+
+    def _as_map(self, node: fx.Node, seen: Channels) -> Channels:
+        known = self.maps is not None and node in self.maps and seen.axis is not None
+        return _zero_if_not_carrying(seen) if known else seen
 
     def fixed(self, maps: Mapping[fx.Node, Tensor]) -> Analysis:
         """The same where only examples of one size go in."""
-        facts = {node: fact if fact.axis is None else _zero_if_not_carrying(fact) for node, fact in self.facts.items()}
+        facts = dict(self.facts)
+        for node, rule in self.rules.items():
+            if facts[node].axis is not None and all(each in maps for each in (node, *rule.sources)):
+                facts[node] = _zero_if_not_carrying(facts[node])
         return Analysis(self.rules, facts, self.sizes, maps)
 
     def keep(self) -> dict[fx.Node, Tensor]:

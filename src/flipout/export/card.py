@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import importlib.util
 import json
 import tempfile
@@ -18,12 +17,12 @@ from torch import Tensor, nn
 from ..layers import unwrapped
 from ..summary import table
 from .accelerate import accelerate
-from .compact import compact
+from .compact import smaller
+from .compare import Example, as_example, inputs_like, own_copy
 from .effective import effective
 from .measure import dense_bytes, multiply_adds, peak_activations, readable, skipped_multiply_adds, sparse_bytes
 from .timing import Time, digits, interleaved
 from .to_onnx import feed, session, to_onnx
-from .verify import inputs_like
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -37,8 +36,6 @@ DEAD = (
     "No weight lies on a path from the input to the output: the network answers the same whatever it sees, and its "
     "latencies say nothing."
 )
-
-Example = Tensor | tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -182,10 +179,16 @@ def card(
         batches: the batch sizes to time.
         onnx: whether to time onnxruntime, where it is installed.
     """
-    given = example_input if isinstance(example_input, tuple) else (example_input,)
-    example = tuple(tensor.cpu() for tensor in given)
-    dense = copy.deepcopy(unwrapped(model)).cpu().eval().requires_grad_(False)
-    small, live, one = compact(dense, example), effective(dense, example), inputs_like(example, 1)
+    example = tuple(tensor.cpu() for tensor in as_example(example_input))
+    dense = own_copy(model).cpu().requires_grad_(False)
+    small, notes = smaller(dense, example, fixed_size=False)
+    live, one = effective(dense, example), inputs_like(example, 1)
+    for batch in sorted({1, *batches}):
+        try:
+            dense(*inputs_like(example, batch))
+        except Exception as error:  # any code of the user's may run here
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise ValueError(f"the network does not run on a batch of {batch}, the first axis: {reason}") from error
     operations = multiply_adds(dense, one)
     with_onnx = onnx and all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime"))
     latencies, remarks = _latencies(dense, small, example, repetitions, batches, with_onnx=with_onnx)
@@ -204,7 +207,7 @@ def card(
         activations_compacted=peak_activations(small, one),
         latencies=tuple(latencies),
         threads=torch.get_num_threads(),
-        notes=(*getattr(small, "notes", ()), *remarks),
+        notes=(*notes, *remarks),
     )
 
 

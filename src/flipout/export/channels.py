@@ -18,8 +18,9 @@ class Channels:
     """The channels of a tensor along an axis; an axis of None is a tensor of which nothing is known.
 
     `constants` has in float64 the value that a channel has everywhere and for every input, and NaN where it varies.
-    `carries` is True where the value depends on the input of the network. A channel may do neither: a constant that
-    goes through a convolution with zero padding differs at the borders.
+    `carries` is True where the value depends on the input of the network, or on numbers of its own that are not seen as
+    channels. A channel may do neither: a constant that goes through a convolution with zero padding differs at the
+    borders.
     """
 
     axis: int | None
@@ -65,8 +66,8 @@ class Rule:
 
     def forward(self, inputs: Sequence[Channels]) -> Channels:
         """What is known of the result."""
-        # Without sources it is an input of the network, or a call that may draw random numbers.
-        fresh = not self.sources and self.node.op != "get_attr"
+        # Without sources it is an input of the network, numbers of its own, or a call that may draw random ones.
+        fresh = not self.sources
         return unknown(None, 1, fresh or any(bool(channels.carries.any()) for channels in inputs))
 
     def widen(self, needed: Tensor) -> Tensor:
@@ -104,6 +105,9 @@ class Pointwise(Rule):
 
     def needs(self, inputs: Sequence[Channels], output: Channels, kept: Tensor) -> list[Tensor | None]:
         return [kept]
+
+    def matters(self, inputs: Sequence[Channels], output: Channels, wanted: Tensor) -> list[Tensor | None]:
+        return [wanted & output.varies]
 
     def rebuild(self, build: Builder, inputs: Sequence[Channels], output: Channels, kept: Tensor) -> fx.Node:
         return build.copy(self.node, {self.sources[0]: build.take(self, 0, kept)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,10 +12,9 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.graph_module import _USER_PRESERVED_ATTRIBUTES_KEY as PRESERVED
 from torch.nn.modules.conv import _ConvNd
-from torch.utils import _pytree as pytree
 
-from ..layers import unwrapped
 from ..summary import table
+from .compare import Example, as_example, inputs_like, own_copy, precision, unlike
 from .graph import UntraceableError, evaluate, trace
 from .rebuild import Builder
 from .recognize import analyze
@@ -55,7 +55,7 @@ class Compaction:
         return table(("layer", "inputs", "outputs", "weights"), rows)
 
 
-def compact(model: nn.Module, example_input: Tensor | tuple[Tensor, ...], *, fixed_size: bool = False) -> nn.Module:
+def compact(model: nn.Module, example_input: Example, *, fixed_size: bool = False) -> nn.Module:
     """A network with fewer channels and, in evaluation mode, the same outputs to rounding.
 
     What goes: every channel that nobody reads, and every constant one, whose value is folded into what follows. The
@@ -68,19 +68,49 @@ def compact(model: nn.Module, example_input: Tensor | tuple[Tensor, ...], *, fix
         fixed_size: let only inputs of the example's size go in, but for the batch. Then channels go too that do not
             depend on the input but differ at the borders, where zero padding met a constant.
     """
-    example = example_input if isinstance(example_input, tuple) else (example_input,)
-    original = copy.deepcopy(unwrapped(model)).eval()
-    trials = _Trials(original, example)
+    example, original = as_example(example_input), own_copy(model)
+    small, notes = smaller(original, example, fixed_size=fixed_size)
+    return described(small, notes=notes, compaction=Compaction(tuple(_changes(original, small))))
+
+
+def smaller(original: nn.Module, example: tuple[Tensor, ...], *, fixed_size: bool) -> tuple[nn.Module, list[str]]:
+    """The network with fewer channels, or as it is, and what must be said of it."""
     try:
-        small, notes = _once(original, example, fixed_size=False)
-        small = _repeated(small, example, fixed_size=False)
-        if fixed_size:
-            small = _repeated(small, example, fixed_size=True)
-        if difference := trials.difference(small):
-            raise UntraceableError(f"the smaller network gave other outputs ({difference})")
+        return _smaller(original, example, fixed_size)
     except UntraceableError as error:
-        small, notes = original, [f"nothing was removed: {error}"]
-    return _described(small, notes, Compaction(tuple(_changes(original, small))))
+        return original, [f"nothing was removed: {error}"]
+
+
+def _smaller(original: nn.Module, example: tuple[Tensor, ...], fixed_size: bool) -> tuple[nn.Module, list[str]]:
+    """Found and checked in float64, and then given the original's types: what is left to rounding is theirs alone."""
+    exact = _Trials(*_in_float64(original, example))
+    first, notes = _once(exact.model, exact.example, fixed_size=False)
+    small = _repeated(first, exact.example, fixed_size=False)
+    exact.check(small)
+    if fixed_size:
+        try:
+            starts = (small, _once(exact.model, exact.example, fixed_size=True)[0])
+            fixed = min((_repeated(start, exact.example, fixed_size=True) for start in starts), key=_weights)
+            exact.check(fixed)
+        except UntraceableError as error:
+            notes.append(f"nothing more was removed for the sake of one size: {error}")
+        else:
+            # What differs at the borders is kept as a map, which may be large.
+            if _weights(fixed) < _weights(small) and _numbers(fixed) <= _numbers(original):
+                small = fixed
+    return _with_types_of(original, small), notes
+
+
+@torch.no_grad()
+def _in_float64(model: nn.Module, example: tuple[Tensor, ...]) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """The same in float64, where it runs."""
+    try:
+        exact = copy.deepcopy(model).double()
+        inputs = tuple(each.double() if each.is_floating_point() else each for each in example)
+        exact(*copy.deepcopy(inputs))
+    except Exception:  # any code of the user's may run here, and not every device has float64
+        return model, example
+    return exact, inputs
 
 
 @torch.no_grad()
@@ -95,47 +125,84 @@ def _once(model: nn.Module, example: tuple[Tensor, ...], *, fixed_size: bool) ->
 
 def _repeated(model: nn.Module, example: tuple[Tensor, ...], *, fixed_size: bool) -> nn.Module:
     """As many passes as make it smaller."""
-    while _numbers(smaller := _once(model, example, fixed_size=fixed_size)[0]) < _numbers(model):
+    while _weights(smaller := _once(model, example, fixed_size=fixed_size)[0]) < _weights(model):
         model = smaller
     return model
 
 
-def _numbers(model: nn.Module) -> int:
+def _weights(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+def _numbers(model: nn.Module) -> int:
+    return _weights(model) + sum(buffer.numel() for buffer in model.buffers())
+
+
 class _Trials:
-    """What a network gives on the example and on random numbers, to compare another with."""
+    """A network, an example with a batch of at least two where it takes one, and what others must give as well."""
 
     def __init__(self, model: nn.Module, example: tuple[Tensor, ...]) -> None:
-        drawn = tuple(torch.randn_like(x) if x.is_floating_point() else x for x in example)
-        self.inputs = [example, drawn]
-        self.outputs = [self._run(model, inputs) for inputs in self.inputs]
+        self.model, self.example = model, example
+        self.known = [(example, _run(model, example))]
+        if example[0].shape[:1] == (1,):
+            twice = tuple(torch.cat([each, each]) if each.ndim else each for each in example)
+            if self._try(twice):
+                self.example = twice  # at one, an axis of size 1 may be the batch or not
+        self._try(tuple(torch.randn_like(each) if each.is_floating_point() else each for each in example))
+        with contextlib.suppress(ValueError, IndexError):
+            self._try(inputs_like(example, len(example[0]) + 2))
 
-    def difference(self, model: nn.Module) -> str | None:
-        """How its outputs differ by more than rounding."""
-        for inputs, outputs in zip(self.inputs, self.outputs, strict=True):
-            for expected, actual in zip(outputs, self._run(model, inputs), strict=True):
-                size = float(expected.abs().nan_to_num(0.0, 0.0, 0.0).max()) if expected.numel() else 0.0
-                bound = 1e4 * torch.finfo(expected.dtype).eps * max(size, 1e-3) if expected.is_floating_point() else 0.0
-                if not torch.allclose(expected, actual, rtol=0, atol=bound, equal_nan=True):
-                    return f"by {float((expected - actual).abs().max()):.1e}, where they are up to {size:.1e}"
-        return None
+    def _try(self, inputs: tuple[Tensor, ...]) -> bool:
+        try:
+            self.known.append((inputs, _run(self.model, inputs)))
+        except Exception:  # any code of the user's may run here, and it may not like what it is given
+            return False
+        return True
 
-    @torch.no_grad()
-    def _run(self, model: nn.Module, inputs: tuple[Tensor, ...]) -> list[Tensor]:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)  # for networks that draw random numbers even when evaluated
-            outputs = pytree.tree_leaves(model(*copy.deepcopy(inputs)))
-        return [output for output in outputs if isinstance(output, Tensor)]
+    def check(self, model: nn.Module) -> None:
+        """An error if another network gives anything else."""
+        for inputs, expected in self.known:
+            tolerance = precision(expected) ** 0.4  # 5e-7 in float64
+            try:
+                difference = unlike(expected, _run(model, inputs), tolerance, shared=1e-3)
+            except Exception as error:  # the network that was made may not run at all
+                raise UntraceableError(f"the smaller network failed ({str(error).splitlines()[:1]})") from error
+            if difference:
+                raise UntraceableError(f"the smaller network gave other outputs ({difference})")
+
+
+@torch.no_grad()
+def _run(model: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # for networks that draw random numbers even when evaluated
+        return model(*copy.deepcopy(inputs))
+
+
+def _with_types_of(original: nn.Module, small: nn.Module) -> nn.Module:
+    """Every tensor in the type that it had, and ours in that of the first parameter."""
+    tensors = (*original.named_parameters(remove_duplicate=False), *original.named_buffers(remove_duplicate=False))
+    types = {name: tensor.dtype for name, tensor in tensors}
+    usual = next((each.dtype for each in original.parameters()), torch.float32)
+    for prefix, module in small.named_modules():
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if tensor is not None and tensor.is_floating_point():
+                tensor.data = tensor.data.to(types.get(f"{prefix}.{name}".lstrip("."), usual))
+    return small
 
 
 def _changes(before: nn.Module, after: nn.Module) -> Iterator[LayerChange]:
     left = dict(after.named_modules())
     for name, module in before.named_modules():
-        if isinstance(module, nn.Linear | _ConvNd):
-            pairs = zip(_sizes(module), _sizes(left.get(name)), strict=True)
+        if _is_layer(module):
+            there = left.get(name)
+            # A layer whose weight the network reads by itself is still there, but no layer any more.
+            whole = there is not None and getattr(there, "weight", None) is not None
+            pairs = zip(_sizes(module), _sizes(module if whole and not _is_layer(there) else there), strict=True)
             yield LayerChange(name, *pairs)
+
+
+def _is_layer(module: nn.Module | None) -> bool:
+    return isinstance(module, nn.Linear | _ConvNd)
 
 
 def _sizes(module: nn.Module | None) -> tuple[int, int, int]:
@@ -147,10 +214,12 @@ def _sizes(module: nn.Module | None) -> tuple[int, int, int]:
     return 0, 0, 0
 
 
-def _described(model: nn.Module, notes: list[str], compaction: Compaction) -> nn.Module:
-    own: dict[str, Any] = {"notes": notes, "compaction": compaction}
+def described(model: nn.Module, **own: Any) -> nn.Module:
+    """The network with something to say of itself, unless it has parts of that name."""
+    taken = {*model._modules, *model._parameters, *model._buffers, *dir(type(model))}
+    own = {name: value for name, value in own.items() if name not in taken}
     if isinstance(model, fx.GraphModule):
-        model.meta[PRESERVED] = own  # or a deepcopy would lose them
+        model.meta[PRESERVED] = {**model.meta.get(PRESERVED, {}), **own}  # or a deepcopy would lose them
     for name, value in own.items():
         setattr(model, name, value)
     return model

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from ..layers import plain_name, unwrapped
+from .compare import Example, as_example
 from .graph import UntraceableError, trace
 from .recognize import analyze
 from .weighted import Layer
@@ -40,14 +41,14 @@ class Effective:
 
 
 @torch.no_grad()
-def effective(model: nn.Module, example_input: Tensor | tuple[Tensor, ...]) -> Effective:
+def effective(model: nn.Module, example_input: Example) -> Effective:
     """Counts the weights on a live path, channel by channel, of the network in evaluation mode.
 
     Args:
         model: the network; it stays as it is.
         example_input: what the network is called with.
     """
-    example = example_input if isinstance(example_input, tuple) else (example_input,)
+    example = as_example(example_input)
     weights = {
         name: module.weight
         for name, module in unwrapped(model).named_modules()

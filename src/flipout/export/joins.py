@@ -45,7 +45,8 @@ class Sum(Rule):
         number, own = given[0]
         result = build.take(self, number, own) if own.any() else build.source(self, number)
         if not own.equal(kept):
-            index = torch.full((int(kept.sum()),), max(1, int(own.sum())))
+            zero = int((own if own.any() else build.held(self, number)).sum())
+            index = torch.full((int(kept.sum()),), zero)
             index[positions(kept, own)] = torch.arange(int(own.sum()))
             result = build.part(self.node, Spread(self.axis, index), result)
         for number, own in given[1:]:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from .graph import UntraceableError, hooked, trace
 
-def fold_norms(model: nn.Module) -> nn.Module:
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+def fold_norms(model: nn.Module, example: tuple[Tensor, ...]) -> nn.Module:
     """The network with batch norms taken into the convolutions before them, where it can be traced."""
     try:
-        traced = fx.symbolic_trace(model)
-    except Exception:  # tracing runs the user's code on stand-ins, and anything may come of it
+        followed = trace(model, example)
+    except UntraceableError:
         return model
+    traced = fx.GraphModule(followed.model, followed.graph, type(model).__name__)
     modules = dict(traced.named_modules())
     calls = [node.target for node in traced.graph.nodes if node.op == "call_module"]
     for node in list(traced.graph.nodes):
-        if node.op != "call_module" or not isinstance(node.args[0], fx.Node):
+        if node.op != "call_module" or not node.args or not isinstance(node.args[0], fx.Node):
             continue
         before, norm = node.args[0], modules[str(node.target)]
         if before.op != "call_module" or len(before.users) > 1 or calls.count(before.target) > 1:
@@ -33,8 +39,7 @@ def fold_norms(model: nn.Module) -> nn.Module:
 
 def _fused(layer: nn.Module, norm: nn.Module) -> nn.Module | None:
     """Both in one, where the norm has its own statistics and its channels are the layer's outputs."""
-    if not isinstance(norm, (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)) or norm.running_mean is None:
+    if not isinstance(layer, CONVOLUTIONS) or not isinstance(norm, NORMS) or norm.running_mean is None:
         return None
-    if isinstance(layer, (nn.Conv1d, nn.Conv2d, nn.Conv3d)):
-        return fuse_conv_bn_eval(layer, norm)
-    return None
+    plain = type(layer) in CONVOLUTIONS and type(norm) in NORMS and not hooked(layer) and not hooked(norm)
+    return fuse_conv_bn_eval(layer, norm) if plain else None

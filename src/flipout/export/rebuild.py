@@ -43,7 +43,7 @@ class Builder:
 
     def maps(self, rule: Rule, number: int) -> Tensor | None:
         """The values of a source for one example, if only examples of its size are to be read."""
-        return None if self.analysis.maps is None else self.analysis.maps[rule.sources[number]]
+        return None if self.analysis.maps is None else self.analysis.maps.get(rule.sources[number])
 
     def take(self, rule: Rule, number: int, wanted: Tensor) -> fx.Node:
         """A source with these channels and no others."""

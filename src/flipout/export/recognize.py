@@ -13,7 +13,7 @@ from torch.nn import functional
 from . import operations
 from .analysis import Analysis
 from .channels import Channels, Rule
-from .graph import Traced
+from .graph import Traced, hooked
 from .joins import Concatenation, Sum, Together
 from .parts import PARTS
 from .pointwise import Activation, Flatten, Size, Unsqueeze, Window
@@ -23,9 +23,9 @@ from .weighted import Dense, Grouped, Norm
 def analyze(traced: Traced) -> tuple[Analysis, list[str]]:
     """The rule of every operation and what is known of every tensor, from the input on; and what is opaque."""
     analysis, notes = Analysis({}, {}, {}), []
-    shared = _shared_modules(traced)
+    shared, examples = _shared_modules(traced), _of_examples(traced)
     for node in traced.graph.nodes:
-        rule = Recognizer(traced, analysis.facts, shared).rule(node)
+        rule = Recognizer(traced, analysis.facts, shared, examples).rule(node)
         if rule is None:
             rule = Rule(node, node.all_input_nodes, [None] * len(node.all_input_nodes))
             if note := _opaque_note(traced, node, analysis.facts, shared):
@@ -51,6 +51,15 @@ def _shared_modules(traced: Traced) -> set[str]:
     return {name for names in calls.values() if len(names) > 1 for name in names}
 
 
+def _of_examples(traced: Traced) -> set[fx.Node]:
+    """What is made of the inputs of the network, and so has an example for each of theirs."""
+    found: set[fx.Node] = set()
+    for node in traced.graph.nodes:
+        if node.op == "placeholder" or not found.isdisjoint(node.all_input_nodes):
+            found.add(node)
+    return found
+
+
 def _opaque_note(traced: Traced, node: fx.Node, facts: Mapping[fx.Node, Channels], shared: set[str]) -> str | None:
     module = traced.module(node)
     if (
@@ -68,20 +77,18 @@ def _opaque_note(traced: Traced, node: fx.Node, facts: Mapping[fx.Node, Channels
     why = "may mix channels"
     if str(node.target) in shared:
         why = "is called more than once, or shares its weights"
-    elif _hooked(module):
+    elif hooked(module):
         why = "has hooks"
     return f"{node.target} ({type(module).__name__}) {why}: it is left as it is, and reads all channels there are"
-
-
-def _hooked(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 class Recognizer:
     """Finds the rule of a node, given what is known of the tensors before it."""
 
-    def __init__(self, traced: Traced, facts: Mapping[fx.Node, Channels], shared: set[str]) -> None:
-        self.traced, self.facts, self.shared = traced, facts, shared
+    def __init__(
+        self, traced: Traced, facts: Mapping[fx.Node, Channels], shared: set[str], examples: set[fx.Node]
+    ) -> None:
+        self.traced, self.facts, self.shared, self.examples = traced, facts, shared, examples
 
     def rule(self, node: fx.Node) -> Rule | None:
         """The rule; None for an operation that is not known."""
@@ -101,7 +108,7 @@ class Recognizer:
     def _module(self, node: fx.Node, source: fx.Node) -> Rule | None:
         module = self.traced.model.get_submodule(str(node.target))
         kind, axis, dimensions = type(module), self.facts[source].axis, len(self.traced.shapes[source])
-        if len(node.args) != 1 or node.kwargs or str(node.target) in self.shared or _hooked(module):
+        if len(node.args) != 1 or node.kwargs or str(node.target) in self.shared or hooked(module):
             return None
         if isinstance(module, nn.Linear):
             return Dense(node, source, dimensions - 1, module) if kind is nn.Linear and dimensions > 1 else None
@@ -163,7 +170,9 @@ class Recognizer:
             return None
         (axis,) = axes
         assert axis is not None
-        if node.target in operations.ADDITIONS and all(other == shape for other in shapes):
+        # What is not made of examples has no batch, even if it seems to have one of just their number.
+        alike = all(other == shape for other in shapes) and self.examples.issuperset(sources)
+        if node.target in operations.ADDITIONS and alike:
             return Sum(node, sources, axis, len(shape))
         own = [axis if other is not None and other[axis] == shape[axis] else None for other in shapes]
         return Together(node, sources, own, axis, node.target in operations.PRODUCTS)

@@ -14,13 +14,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_safetensors
 from torch import Tensor, nn
 
+from ..layers import unwrapped
 from .coding import best_low, decode_gaps, encode_gaps, gap_bytes, mask_bytes, pack, unpack
 from .files import replacing
 from .sparse_index import NAMES, Entry, SparseFileError, parse
 
 FORMAT, VERSION = "flipout-sparse", "1"
-EXPANSION, FLOOR = 4096, 1 << 26
-"""A file may grow by this factor when it is loaded, and to this many bytes in any case."""
+EXPANSION, FLOOR, CEILING = 4096, 1 << 26, 1 << 34
+"""A file may grow by this factor when it is loaded, to this many bytes in any case, and to no more than this many."""
 
 
 def save(model: nn.Module | Mapping[str, Tensor], path: Path | str) -> None:
@@ -30,13 +31,16 @@ def save(model: nn.Module | Mapping[str, Tensor], path: Path | str) -> None:
     its nonzero values with the gaps between them, or, if it is all zeros, not at all. Minus zero and NaN are not zeros.
     Tied tensors are stored once. What was at `path` is replaced in one go.
     """
-    state = model.state_dict() if isinstance(model, nn.Module) else model
+    state = unwrapped(model).state_dict() if isinstance(model, nn.Module) else model
     seen: dict[tuple[object, ...], int] = {}
     entries: list[list[object]] = []
     parts: list[Tensor] = []
     for number, (name, tensor) in enumerate(state.items()):
         _check(name, tensor)
-        identity = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+        identity = (
+            *(tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device),
+            *(tensor.is_conj(), tensor.is_neg()),
+        )
         if tensor.numel() and identity in seen:
             entries.append([name, seen[identity]])
             continue
@@ -59,11 +63,14 @@ def load(path: Path | str, *, max_bytes: int | None = None) -> dict[str, Tensor]
 
     Args:
         path: the file.
-        max_bytes: how much memory its tensors may take; without it, 64 MiB or 4,096 times the file, whichever is more.
+        max_bytes: how much memory its tensors may take; without it, 64 MiB or 4,096 times the file, whichever is more,
+            but at most 16 GiB.
     """
     path = Path(path)
+    if path.is_dir():
+        raise SparseFileError(f"{path} is a folder: name the file in it")
     size = path.stat().st_size
-    most = max(FLOOR, EXPANSION * size) if max_bytes is None else max_bytes
+    most = min(max(FLOOR, EXPANSION * size), CEILING) if max_bytes is None else max_bytes
     try:
         index, data = _read(path)
         entries = parse(_raw(index))
@@ -189,6 +196,8 @@ def _decode(entries: list[Entry], data: Tensor) -> dict[str, Tensor]:
             tensors.append(_tensor(entry, stored[: entry.positions], stored[entry.positions :].clone()))
         except ValueError as error:
             raise SparseFileError(f"its tensor {entry.name!r} is damaged: {error}") from error
+        except (MemoryError, RuntimeError) as error:
+            raise SparseFileError(f"there is not enough memory for its tensor {entry.name!r} ({error})") from error
     return {entry.name: tensor for entry, tensor in zip(entries, tensors, strict=True)}
 
 

@@ -14,6 +14,9 @@ from .coding import MOST_LOW_BITS, gap_bytes, mask_bytes
 LONGEST = 1 << 62
 """No tensor has as many elements."""
 
+MOST_AXES = 64
+"""No tensor has more, as far as torch can work with it."""
+
 DTYPES: dict[str, torch.dtype] = {
     name: dtype
     for name in (
@@ -88,9 +91,9 @@ def _entry(fields: Any) -> Entry | None:
         case [str(name), str(dtype), list(shape), str(coding), *numbers] if dtype in DTYPES and _whole(
             *shape, *numbers
         ):
-            size = math.prod(shape)
-            if math.prod(max(side, 1) for side in shape) >= LONGEST:
+            if len(shape) > MOST_AXES or not _possible(shape):
                 return None
+            size = math.prod(shape)
             match coding, numbers:
                 case ("zeros", []):
                     return Entry(name, None, DTYPES[dtype], tuple(shape), coding)
@@ -101,6 +104,16 @@ def _entry(fields: Any) -> Entry | None:
                 case ("gaps", [count, low]) if count <= size and low <= MOST_LOW_BITS:
                     return Entry(name, None, DTYPES[dtype], tuple(shape), coding, count, low)
     return None
+
+
+def _possible(shape: list[int]) -> bool:
+    """Whether there can be as many elements, with sides of zero taken for ones."""
+    size = 1
+    for side in shape:
+        size *= max(side, 1)
+        if size >= LONGEST:  # at once, for the product of large numbers takes long
+            return False
+    return True
 
 
 def _whole(*numbers: object) -> bool:

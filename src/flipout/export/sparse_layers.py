@@ -79,6 +79,8 @@ class SparseLinear(SparseLayer):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
+        if not len(rows):
+            return functional.linear(x, self.weight, self.bias)
         out = self.matrix.times(rows.t()).t()
         if self.bias is not None:
             out = out + self.bias
@@ -95,7 +97,7 @@ class SparseConvolution(SparseLayer):
         self.build()
 
     def forward(self, x: Tensor) -> Tensor:
-        if _pair(x.shape[-2:]) != self.image:
+        if _pair(x.shape[-2:]) != self.image or not len(x):
             return functional.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation)
         out = self.sparse(x).view(len(x), -1, *self.out)
         return out if self.bias is None else out.add_(self.bias[:, None, None])

@@ -38,11 +38,15 @@ def interleaved(works: Mapping[Name, Work], repetitions: int, warm_up: int = 1) 
 
     Before it is timed each runs once untimed, and so finds its own weights in the cache, not those of the one before.
     """
+    if repetitions < 1:
+        raise ValueError(f"repetitions is {repetitions}: give at least 1")
     taken: dict[Name, list[float]] = {name: [] for name in works}
+    names = list(works)
     for repetition in range(warm_up + repetitions):
-        for name, work in works.items():
-            work()
-            _, elapsed = timed(work)
+        first = repetition % len(names)  # so that none always comes after the same one
+        for name in names[first:] + names[:first]:
+            works[name]()
+            _, elapsed = timed(works[name])
             if repetition >= warm_up:
                 taken[name].append(elapsed)
     return {name: summary(times) for name, times in taken.items()}

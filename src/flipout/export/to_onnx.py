@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import warnings
 from collections.abc import Iterator
@@ -13,13 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..layers import unwrapped
+from .compare import Example, as_example, inputs_like, own_copy
 from .files import replacing
-from .verify import batch_axes, inputs_like, largest_difference
+from .verify import batch_axes, largest_difference
 
 NEEDED = "ONNX needs onnx, onnxscript and onnxruntime ({} is missing): pip install 'flipout[export]'"
-
-Example = Tensor | tuple[Tensor, ...]
 
 
 @torch.no_grad()
@@ -34,8 +31,7 @@ def to_onnx(model: nn.Module, path: Path | str, example_input: Example) -> float
         path: the file; what was there is replaced.
         example_input: what the network is called with; the first axis of each tensor is the batch.
     """
-    example = example_input if isinstance(example_input, tuple) else (example_input,)
-    network = copy.deepcopy(unwrapped(model)).cpu().eval()
+    example, network = tuple(each.cpu() for each in as_example(example_input)), own_copy(model).cpu()
     program = _program(network, inputs_like(example, 2))
     with replacing(Path(path)) as temporary:
         program.save(temporary, external_data=False)
@@ -51,7 +47,11 @@ def session(path: Path) -> Any:
         raise ImportError(NEEDED.format(error.name)) from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # threads that wait would slow down others
+    try:
+        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's errors share no other class
+        raise ValueError(f"onnxruntime cannot run the network: {str(error).splitlines()[0]}") from error
 
 
 def feed(runtime: Any, example: tuple[Tensor, ...]) -> dict[str, Any]:

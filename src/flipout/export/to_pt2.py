@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import warnings
 from pathlib import Path
@@ -11,11 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..layers import unwrapped
+from .compare import Example, as_example, inputs_like, own_copy
 from .files import replacing
-from .verify import batch_axes, inputs_like, largest_difference
-
-Example = Tensor | tuple[Tensor, ...]
+from .verify import batch_axes, largest_difference
 
 
 @torch.no_grad()
@@ -34,8 +31,7 @@ def to_pt2(model: nn.Module, path: Path | str, example_input: Example) -> float:
     path = Path(path)
     if path.suffix != ".pt2":
         raise ValueError(f"{path} does not end in .pt2, and torch.export reads no other files: name it {path}.pt2")
-    example = example_input if isinstance(example_input, tuple) else (example_input,)
-    network = copy.deepcopy(unwrapped(model)).cpu().eval()
+    example, network = tuple(each.cpu() for each in as_example(example_input)), own_copy(model).cpu()
     with warnings.catch_warnings(), replacing(path) as temporary:
         warnings.simplefilter("ignore")  # of torch's exporter, about itself
         written = io.BytesIO()  # given a path, torch would put its name into the file

@@ -8,23 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
+
+from .compare import distance, inputs_like, leaves, precision, unlike
 
 TOLERANCE = 1e-4
-"""Of the largest output, or of one if that is larger."""
+ROUNDINGS = 10
+"""Of half precision, which is coarser than the tolerance."""
 BATCHES = (1, 3)
-
-
-def inputs_like(example: tuple[Tensor, ...], batch: int) -> tuple[Tensor, ...]:
-    """Inputs of another batch size: random numbers, or rows of the example where it holds no real numbers."""
-    generator = torch.Generator().manual_seed(0)
-
-    def like(tensor: Tensor) -> Tensor:
-        if tensor.is_floating_point():
-            return torch.randn(batch, *tensor.shape[1:], generator=generator).to(tensor.dtype)
-        return tensor.cpu()[torch.randint(len(tensor), (batch,), generator=generator)]
-
-    return tuple(like(tensor) for tensor in example)
 
 
 def batch_axes(network: nn.Module, inputs: int) -> Any:
@@ -42,13 +32,12 @@ def largest_difference(network: nn.Module, other: Callable[..., Any], example: t
     worst = 0.0
     for batch in BATCHES:
         inputs = inputs_like(example, batch)
-        for ours, theirs in zip(pytree.tree_leaves(network(*inputs)), pytree.tree_leaves(other(*inputs)), strict=True):
-            between = ours.double() - theirs.double()
-            difference, size = (float(each.abs().max()) if ours.numel() else 0.0 for each in (between, ours.double()))
-            if not difference <= TOLERANCE * max(1.0, size):
-                raise ValueError(
-                    f"{who} gives other outputs than {type(network).__name__} for a batch of {batch}: they differ by "
-                    f"{difference:.3g}; no file was written"
-                )
-            worst = max(worst, difference)
+        # The same tensors in whatever the other form puts around them.
+        ours, theirs = leaves(network(*inputs)), leaves(other(*inputs))
+        if difference := unlike(ours, theirs, max(TOLERANCE, ROUNDINGS * precision(ours))):
+            raise ValueError(
+                f"{who} gives other outputs than {type(network).__name__} for a batch of {batch}: they differ "
+                f"({difference}); no file was written"
+            )
+        worst = max(worst, distance(ours, theirs))
     return worst

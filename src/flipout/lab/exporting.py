@@ -11,7 +11,9 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from flipout import export
+from flipout.export.compare import unlike
 from flipout.export.measure import readable
+from flipout.export.verify import TOLERANCE
 
 from . import data
 from .data.batches import prepare
@@ -87,6 +89,9 @@ def export_run(folder: Path, to: str, out: Path) -> tuple[Path, Table]:
     except (ValueError, ImportError, OSError) as error:
         raise LabError(f"{folder} could not be exported: {error}") from error
     expected, found = model(images), form.run(model, path, images)
+    if difference := unlike(expected, found, TOLERANCE):
+        path.unlink()
+        raise LabError(f"{folder} could not be exported: the file gives other outputs than the network ({difference})")
     table = Table(show_header=False)
     sizes = (folder / MODEL).stat().st_size, path.stat().st_size
     for name, value in (

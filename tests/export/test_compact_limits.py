@@ -1,0 +1,313 @@
+"""Compaction of networks that do something of their own: arguments, hooks, changes in place, decisions, parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils import prune
+
+from flipout.export import accelerate, compact
+from flipout.export.compare import unlike
+from tests.export.networks import randomize
+from tests.export.test_compact import assert_same, left_alone, numbers
+from tests.export.test_compact_cases import outputs, zero
+
+
+class Net(nn.Module):
+    """Two layers, and something between them."""
+
+    def __init__(self, between: Callable[..., Any], width: int = 8, **parameters: Tensor) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, width), nn.Linear(width, 3)
+        self.between = between
+        for name, tensor in parameters.items():
+            self.register_parameter(name, nn.Parameter(tensor))
+        randomize(self, 0)
+        zero(self.first, [0, 1])
+        self.eval().double()
+
+    def forward(self, x: Tensor) -> Any:
+        return self.last(self.between(self, self.first(x)))
+
+
+def clamped_in_place(net: Net, y: Tensor) -> Tensor:
+    torch.clamp_(y, -2, 2)
+    return y
+
+
+def changed_twice(net: Net, y: Tensor) -> Tensor:
+    functional.relu_(y)
+    y.add_(1)
+    return y * y
+
+
+def decided_by_size(net: Net, y: Tensor) -> Tensor:
+    _, features = y.shape
+    assert features == 8
+    return y.relu() if y.shape[1] > 2 and y.dim() == 2 else y
+
+
+def with_a_parameter(net: Net, y: Tensor) -> Tensor:
+    return functional.gelu(y + net.shift)
+
+
+@pytest.mark.parametrize("between", [clamped_in_place, changed_twice, decided_by_size])
+def test_what_others_write_is_followed(between: Callable[..., Tensor]) -> None:
+    net = Net(between)
+    small = compact(net, torch.randn(1, 4).double())
+    assert_same(net, small, 10 * torch.randn(5, 4).double())
+    assert left_alone(small) == []
+    assert outputs(small) == [6, 3]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_what_is_added_from_a_parameter_has_no_batch(rows: int) -> None:
+    """Whether its shape is that of the example by accident or not."""
+    net = Net(with_a_parameter, shift=torch.randn(rows, 8))
+    small = compact(net, torch.randn(rows, 4).double())
+    for batch in {1, 3, rows} if rows == 1 else {rows}:
+        assert_same(net, small, torch.randn(batch, 4).double())
+    assert_same(net, accelerate(net, torch.randn(rows, 4).double(), repetitions=1), torch.randn(rows, 4).double())
+
+
+class Prototypes(nn.Module):
+    """Compares its input with layers of parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prototypes = nn.Parameter(torch.randn(10, 8))
+        self.embed = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+        self.first, self.last = nn.Linear(4, 16), nn.Linear(16, 8)
+        self.gate = nn.Linear(8, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x).relu() * self.gate(self.prototypes[:1])
+        return self.last(hidden) @ self.embed(self.prototypes).t()
+
+
+@pytest.mark.parametrize("fixed_size", [False, True])
+def test_layers_that_read_parameters(fixed_size: bool) -> None:
+    net = randomize(Prototypes(), 0).eval().double()
+    zero(net.first, list(range(10)))  # type: ignore[arg-type]
+    zero(net.embed[0], [3])  # type: ignore[index]
+    small = compact(net, torch.randn(2, 4).double(), fixed_size=fixed_size)
+    assert_same(net, small, torch.randn(3, 4).double())
+    assert numbers(small) < numbers(net)
+
+
+class Behind(nn.Module):
+    """A dead branch behind something that is not understood, which differs at the borders."""
+
+    def __init__(self, unknown: nn.Module) -> None:
+        super().__init__()
+        self.dead, self.unknown, self.mixed = nn.Conv2d(2, 4, 3, padding=1), unknown, nn.Conv2d(4, 4, 3, padding=1)
+        self.live, self.last = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.mixed(self.unknown(self.dead(x))) * self.live(x))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+@pytest.mark.parametrize("unknown", [nn.PReLU(4, 0.3), nn.GroupNorm(1, 4)], ids=["PReLU", "GroupNorm"])
+def test_a_dead_branch_behind_what_is_not_understood(unknown: nn.Module, dtype: torch.dtype) -> None:
+    net = randomize(Behind(unknown), 0).eval().to(dtype)
+    zero(net.dead, [0, 1, 2, 3])  # type: ignore[arg-type]
+    small = compact(net, torch.randn(1, 2, 6, 6).to(dtype), fixed_size=True)
+    assert numbers(small) < numbers(net)
+    assert {parameter.dtype for parameter in small.parameters()} == {dtype}
+    x = torch.randn(3, 2, 6, 6).to(dtype)
+    assert unlike(net(x), small(x), 1e-9 if dtype == torch.float64 else 8 * torch.finfo(dtype).eps, shared=1) is None
+
+
+class TwoReaders(nn.Module):
+    """A sum of which only a constant is read, of a tensor that is read elsewhere too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(2, 4, 1), nn.Conv2d(2, 4, 1)
+        self.padded, self.other = nn.Conv2d(4, 2, 3, padding=1), nn.Conv2d(4, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.a(x)
+        return torch.cat([self.padded(first + self.b(x)), self.other(first)], 1)
+
+
+def test_a_sum_of_which_only_a_constant_is_read() -> None:
+    net = randomize(TwoReaders(), 0).eval().double()
+    zero(net.a, [3])  # type: ignore[arg-type]
+    zero(net.b, [3])  # type: ignore[arg-type]
+    zero(net.padded, [], [0, 1, 2])  # type: ignore[arg-type]
+    zero(net.other, [], [2, 3])  # type: ignore[arg-type]
+    small = compact(net, torch.randn(1, 2, 6, 6).double())
+    assert left_alone(small) == []
+    assert_same(net, small, torch.randn(3, 2, 6, 6).double())
+
+
+class Optional(nn.Module):
+    """Takes an argument that may be left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor, scale: float | None = None, *, double: bool = False) -> Tensor:
+        y = self.first(x).relu()
+        if scale is not None:
+            y = y * scale
+        return self.last(2 * y if double else y)  # type: ignore[no-any-return]
+
+
+def test_an_argument_that_was_left_out_cannot_be_given() -> None:
+    net = randomize(Optional(), 0.5).eval()
+    small = compact(net, torch.randn(2, 4))
+    assert [note.split()[:3] for note in left_alone(small)] == [
+        ["scale", "stays", "None,"],
+        ["double", "stays", "False,"],
+    ]
+    torch.testing.assert_close(small(x=torch.ones(3, 4)), net(torch.ones(3, 4)))
+    for call in (lambda: small(torch.ones(3, 4), 3.0), lambda: small(torch.ones(3, 4), double=True)):
+        with pytest.raises(TypeError):
+            call()
+
+
+def test_hooks_of_the_network_and_of_parts_that_hold_others() -> None:
+    net = nn.Sequential(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), nn.Linear(8, 3)).eval()
+    zero(net[0][0], [0, 1])  # type: ignore[index]
+    seen: list[type] = []
+    handle = net[0].register_forward_hook(lambda module, inputs, output: seen.append(type(output)))
+    small = compact(net, torch.randn(2, 4))
+    assert set(seen) == {Tensor}
+    torch.testing.assert_close(small(torch.ones(1, 4)), net(torch.ones(1, 4)))
+    handle.remove()
+    net.register_forward_hook(lambda module, inputs, output: output.clamp(-1e-3, 1e-3))
+    small = compact(net, torch.randn(2, 4))
+    assert "has hooks" in left_alone(small)[0]
+    torch.testing.assert_close(small(torch.ones(1, 4)), net(torch.ones(1, 4)))
+
+
+class Keeps(nn.Module):
+    """Changes what belongs to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.last = nn.Linear(4, 6), nn.Linear(6, 2)
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count.add_(1)  # type: ignore[operator]
+        return self.last(self.layer(x))  # type: ignore[no-any-return]
+
+
+def test_a_network_that_changes_itself_is_left_alone() -> None:
+    net = Keeps().eval()
+    small = compact(net, torch.randn(2, 4))
+    assert "belongs to the network" in left_alone(small)[0]
+    small(torch.randn(2, 4))
+    assert small.count > net.count  # type: ignore[operator]
+
+
+@dataclass
+class Answer:
+    values: Tensor
+    sure: Tensor
+    spectrum: Tensor
+    name: str
+
+
+class Answers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Answer:
+        y = self.last(self.first(x).relu())
+        return Answer(y, y > 0, torch.fft.fft(y), "answer")
+
+
+def test_outputs_of_any_kind() -> None:
+    net = randomize(Answers(), 0.5).eval()
+    zero(net.first, [0, 1])  # type: ignore[arg-type]
+    x = torch.randn(3, 4)
+    for made in (compact(net, x), accelerate(net, x, repetitions=1)):
+        assert unlike(net(x), made(x), 1e-5) is None
+        assert isinstance(made(x), Answer)
+    assert numbers(compact(net, x)) < numbers(net)
+
+
+class Particular(nn.Module):
+    """Takes no negative numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 3)
+        self.check = nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch._assert((x >= 0).all(), "intensities must not be negative")  # type: ignore[no-untyped-call]
+        return self.last(self.first(x).relu())  # type: ignore[no-any-return]
+
+
+def test_the_network_need_not_like_random_numbers() -> None:
+    net = randomize(Particular(), 0).eval()
+    zero(net.first, [0, 1])  # type: ignore[arg-type]
+    small = compact(net, torch.rand(2, 4))
+    assert outputs(small) == [6, 3]
+
+
+def test_names_that_the_network_has_already() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.notes, self.choices, self.compaction = nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.compaction(self.choices(self.notes(x)).relu())  # type: ignore[no-any-return]
+
+    net = randomize(Named(), 0.9).eval()
+    x = torch.randn(2, 4)
+    for made in (compact(net, x), accelerate(net, x, repetitions=1)):
+        torch.testing.assert_close(made(x), net(x))
+
+
+def test_a_map_is_not_taken_where_it_is_larger_than_the_network() -> None:
+    net = randomize(nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 32, 3, padding=1), nn.Conv2d(32, 2, 1)), 0).eval()
+    zero(net[0], [2, 3])  # type: ignore[index]
+    x = torch.randn(1, 1, 64, 64)
+    fixed = compact(net, x, fixed_size=True)
+    assert unlike(net(x), fixed(x), 1e-5) is None
+    assert sum(buffer.numel() for buffer in fixed.buffers()) < numbers(net)
+
+
+def test_layers_that_the_network_reads_by_itself_are_still_there() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return functional.linear(functional.linear(x, self.layer.weight), self.layer.weight.t())
+
+    (row,) = compact(Tied(), torch.randn(2, 8)).compaction.layers  # type: ignore[union-attr]
+    assert row.weights == (32, 32)
+
+
+@pytest.mark.parametrize("wrong", [[torch.ones(1, 4)], {"x": torch.ones(1, 4)}, (torch.ones(1, 4), 3)])
+def test_an_example_is_made_of_tensors(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="give a tensor, or a tuple of the tensors"):
+        compact(nn.Linear(4, 2), wrong)
+
+
+def test_a_model_that_cannot_be_copied_says_why() -> None:
+    net = nn.Sequential(nn.Linear(4, 4))
+    prune.l1_unstructured(net[0], "weight", 0.5)  # type: ignore[no-untyped-call]
+    net(torch.ones(1, 4))
+    with pytest.raises(ValueError, match=r"prune\.remove"):
+        compact(net, torch.ones(1, 4))
+    prune.remove(net[0], "weight")  # type: ignore[no-untyped-call]
+    compact(net, (2 * torch.ones(1, 4)).requires_grad_() * 2)
