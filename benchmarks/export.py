@@ -106,12 +106,14 @@ def measure(name: str, model: nn.Module, images: Images) -> tuple[Figures, list[
         fast = export.accelerate(model, x, repetitions=repetitions)
         forms = {"dense": model, "compact": small, "accelerated": fast}
         times = interleaved({form: partial(network, x) for form, network in forms.items()}, repetitions)
-        for form in ("compact", "accelerated"):
-            ratio = times["dense"].median / times[form].median
+        ratios = {form: times["dense"].median / times[form].median for form in ("compact", "accelerated")}
+        for form, ratio in ratios.items():
             figures[f"latency_dense_over_{form}"][f"{name}-batch{batch}"] = ratio
         chosen = fast.choices[-1].chosen
         sparse = sum(choice.chosen != "dense" for choice in fast.choices[:-1])
-        rows.append([name, str(batch), *map(str, times.values()), f"{chosen} ({sparse} sparse)" if sparse else chosen])
+        told = f"{chosen} ({sparse} sparse)" if sparse else chosen
+        faster = [f"{ratio:.2f}" for ratio in ratios.values()]
+        rows.append([name, str(batch), *map(str, times.values()), *faster, told])
     return figures, rows
 
 
@@ -124,7 +126,10 @@ def main() -> None:
     for category in (flipout.UnfinishedWarning, flipout.DeadLayerWarning):
         warnings.simplefilter("ignore", category)
     console, results = Console(width=150), {}
-    milliseconds = Table("network", "batch", "dense ms", "compacted ms", "accelerated ms", "chosen")
+    milliseconds = Table(
+        *("network", "batch", "dense ms", "compacted ms", "accelerated ms", "dense / compacted", "dense / accelerated"),
+        "chosen",
+    )
     with cifar10() as (train_set, test_set):
         for network in NETWORKS:
             for sparsity in SPARSITIES:
@@ -148,12 +153,17 @@ def main() -> None:
 
 
 def table(results: Figures) -> Table:
-    """A row for each network, and one for each batch size where there are two."""
-    drawn = Table("network")
-    for figure in results:
-        drawn.add_column(figure, justify="right")
-    for name in sorted({key for numbers in results.values() for key in numbers}):
-        drawn.add_row(name, *(f"{numbers[name]:,.4g}" if name in numbers else "" for numbers in results.values()))
+    """What is counted of each network; latencies have a table of their own."""
+    counted = {figure: numbers for figure, numbers in results.items() if not figure.startswith("latency")}
+    drawn = Table("network", *counted)
+    for name in results["nonzero_weights"]:
+        drawn.add_row(
+            name,
+            *(
+                f"{numbers[name]:,.4g}" if numbers[name] < 1e3 else f"{numbers[name]:,.0f}"
+                for numbers in counted.values()
+            ),
+        )
     return drawn
 
 

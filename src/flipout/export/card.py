@@ -32,6 +32,11 @@ GPU = (
     "A GPU does not run zeros that are scattered over a dense tensor any faster: there the compacted network is what "
     "counts. Accelerated is for the CPU it was measured on."
 )
+UNSTEADY = 2.0
+BUSY = (
+    "The machine was busy: of some forms the middle half of the times spans more than a factor of two, and their ratios "
+    "say little. Measure again when it is idle."
+)
 DEAD = (
     "No weight lies on a path from the input to the output: the network answers the same whatever it sees, and its "
     "latencies say nothing."
@@ -117,7 +122,8 @@ class Card:
         """What has to be said with the numbers."""
         threads = "one thread" if self.threads == 1 else f"{self.threads} threads"
         dead = (DEAD,) if self.prunable and not self.effective else ()
-        return (f"Medians in turn, in one process, {threads}.", GPU, *dead, *self.notes)
+        busy = (BUSY,) if any(each.time.high > UNSTEADY * each.time.low for each in self.latencies) else ()
+        return (f"Medians in turn, in one process, {threads}.", *busy, GPU, *dead, *self.notes)
 
     def __str__(self) -> str:
         return "\n\n".join([*(table(head, rows) for head, rows in self.sections), "\n".join(self.remarks)])

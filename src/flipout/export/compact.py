@@ -15,7 +15,8 @@ from torch.nn.modules.conv import _ConvNd
 
 from ..summary import table
 from .compare import Example, as_example, inputs_like, own_copy, precision, unlike
-from .graph import UntraceableError, evaluate, trace
+from .errors import UntraceableError
+from .graph import evaluate, trace
 from .rebuild import Builder
 from .recognize import analyze
 

@@ -11,7 +11,8 @@ from torch.nn.modules.conv import _ConvNd
 
 from ..layers import plain_name, unwrapped
 from .compare import Example, as_example
-from .graph import UntraceableError, trace
+from .errors import UntraceableError
+from .graph import trace
 from .recognize import analyze
 from .weighted import Layer
 

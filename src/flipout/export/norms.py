@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from .graph import UntraceableError, hooked, trace
+from .errors import UntraceableError
+from .graph import hooked, trace
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
