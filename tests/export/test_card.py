@@ -6,6 +6,7 @@ import builtins
 import importlib.util
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from flipout.export import compact, effective, save
 from flipout.export.card import Card, card
 from flipout.export.measure import multiply_adds, peak_activations, readable, skipped_multiply_adds
-from flipout.export.timing import digits, interleaved, summary
+from flipout.export.timing import Time, digits, interleaved, summary
 from flipout.lab import build
 from tests.export.test_accelerate import prune
 
@@ -127,6 +128,14 @@ def test_a_network_that_is_dead_is_told_so(measured: Card) -> None:
     assert (told.nonzero, told.effective) == (16, 0)
     assert "No weight lies on a path" in str(told)
     assert "No weight lies on a path" not in str(measured)
+
+
+def test_a_busy_machine_is_told_of(measured: Card) -> None:
+    first = measured.latencies[0]
+    for high, busy in ((1.9, False), (2.1, True)):
+        latencies = tuple(replace(each, time=Time(1.0, 1.0, 1.0)) for each in measured.latencies[1:])
+        told = replace(measured, latencies=(replace(first, time=Time(1.5, 1.0, high)), *latencies)).remarks
+        assert any("was busy" in remark for remark in told) == busy
 
 
 def test_without_rich(measured: Card, monkeypatch: pytest.MonkeyPatch) -> None:

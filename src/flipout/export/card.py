@@ -34,8 +34,8 @@ GPU = (
 )
 UNSTEADY = 2.0
 BUSY = (
-    "The machine was busy: of some forms the middle half of the times spans more than a factor of two, and their ratios "
-    "say little. Measure again when it is idle."
+    "The machine was busy: of some forms the middle half of the times spans more than a factor of two, and their "
+    "ratios say little. Measure again when it is idle."
 )
 DEAD = (
     "No weight lies on a path from the input to the output: the network answers the same whatever it sees, and its "

@@ -161,6 +161,17 @@ def test_what_a_grid_no_longer_asks_for_is_not_missing(tmp_path: Path) -> None:
     assert "seed1" in left
 
 
+def test_parts_are_told_in_the_order_of_the_grid(tmp_path: Path) -> None:
+    whole = grid({"name": "a", "method": "random"}, {"name": "b", "method": "magnitude"}, epochs=1)
+    run(whole.only(["b"]), tmp_path)
+    run(whole, tmp_path)
+    described = json.loads((tmp_path / "sweep.json").read_text())
+    assert list(described["grids"]["test"]["parts"]) == ["a", "b"]
+    assert list(described["runs"]) == [planned.name for planned in whole.runs()]
+    run(whole.only(["b"]), tmp_path)
+    assert set(json.loads((tmp_path / "sweep.json").read_text())["runs"]) == set(described["runs"])
+
+
 def test_a_damaged_description_is_told(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text("{}")
     with pytest.raises(LabError, match="damaged; remove it"):

@@ -82,13 +82,20 @@ def _describe(grids: Sequence[Grid], store: Store, engine: Engine) -> int:
             )
     for grid in grids:
         runs, before = grid.runs(), content["grids"].get(grid.name, {"parts": {}})
-        content["grids"][grid.name] = {"title": grid.title, "parts": {**before["parts"], **_parts(runs)}}
-        content["runs"] |= {run.name: run.settings.told_briefly() for run in runs}
+        # What is asked for now comes first, in its order; a report shows it so.
+        parts = _parts(runs)
+        content["grids"][grid.name] = {"title": grid.title, "parts": parts | _others(before["parts"], parts)}
+        planned = {run.name: run.settings.told_briefly() for run in runs}
+        content["runs"] = planned | _others(content["runs"], planned)
     # What an older form of a grid asked for, and this one does not, is not missing.
     wanted = {name for grid in content["grids"].values() for names in grid["parts"].values() for name in names}
     content["runs"] = {name: settings for name, settings in content["runs"].items() if name in wanted}
     store.write(SWEEP, content)
     return int(content["threads"])
+
+
+def _others(known: Mapping[str, Any], but: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in known.items() if name not in but}
 
 
 def _parts(runs: Sequence[Planned]) -> dict[str, list[str]]:
