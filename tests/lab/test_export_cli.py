@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from flipout import export
-from flipout.lab import load_run, make_settings, train
+from flipout.lab import exporting, load_run, make_settings, train
 from tests.lab.test_cli import flipout
 
 
@@ -102,3 +103,13 @@ def test_the_card(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 def test_pt2_files_end_so() -> None:
     with pytest.raises(ValueError, match=r"name it net\.pt2"):
         export.to_pt2(torch.nn.Linear(2, 2), "net", torch.randn(1, 2))
+
+
+def test_a_file_that_gives_something_else_does_not_stay(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = replace(exporting.FORMS["sparse"], run=lambda model, path, images: model(images) + 0.01)
+    monkeypatch.setitem(exporting.FORMS, "sparse", wrong)
+    assert flipout(monkeypatch, "export", str(run), "--to", "sparse", "--out", str(tmp_path / "net")) == 2
+    assert "the file gives other outputs than the network" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

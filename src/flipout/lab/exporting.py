@@ -93,6 +93,8 @@ def export_run(folder: Path, to: str, out: Path) -> tuple[Path, Table]:
         path.unlink()
         raise LabError(f"{folder} could not be exported: the file gives other outputs than the network ({difference})")
     table = Table(show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")  # to be copied, so nothing may be cut off
     sizes = (folder / MODEL).stat().st_size, path.stat().st_size
     for name, value in (
         ("file", str(path)),
