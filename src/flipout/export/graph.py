@@ -18,6 +18,11 @@ from .parts import PARTS
 
 Seen = TypeVar("Seen")
 
+DECIDED = (
+    "the network decides by the sizes of tensors, and the result as for the example: give it inputs of no other size, "
+    "but for the batch"
+)
+
 
 @dataclass(frozen=True)
 class Traced:
@@ -127,7 +132,11 @@ class _Tracer(fx.Tracer):
         return isinstance(m, PARTS) or hooked(m) or super().is_leaf_module(m, module_qualified_name)
 
     def to_bool(self, obj: fx.Proxy) -> bool:
-        return bool(self._value(obj.node)) if _about_sizes(obj.node) else super().to_bool(obj)
+        if not _about_sizes(obj.node):
+            return super().to_bool(obj)
+        if DECIDED not in self.notes:
+            self.notes.append(DECIDED)
+        return bool(self._value(obj.node))
 
     @torch.no_grad()
     def _value(self, wanted: fx.Node) -> Any:
