@@ -312,3 +312,94 @@ def test_a_model_that_cannot_be_copied_says_why() -> None:
         compact(net, torch.ones(1, 4))
     prune.remove(net[0], "weight")  # type: ignore[no-untyped-call]
     compact(net, (2 * torch.ones(1, 4)).requires_grad_() * 2)
+
+
+class GoesByTypes(nn.Module):
+    """Asks for the type of its own weights, as many that are made for half precision do."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.first, self.last, self.kind = nn.Linear(4, 8), nn.Linear(8, 3), kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        dtype = self.first.weight.dtype
+        y = self.first(x.to(dtype)).relu()
+        if self.kind == "decides":
+            y = 2 * y if y.dtype == torch.float32 else y
+        if self.kind == "least":
+            y = y + (y.sum(1, keepdim=True) * 0).to(dtype) * torch.finfo(dtype).min
+        return self.last(y)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kind", ["converts", "decides", "least"])
+def test_networks_that_go_by_types(kind: str) -> None:
+    net = randomize(GoesByTypes(kind), 0).eval()
+    zero(net.first, [0, 1])  # type: ignore[arg-type]
+    small = compact(net, torch.randn(2, 4))
+    x = torch.randn(3, 4)
+    assert small(x).dtype == torch.float32
+    assert unlike(net(x), small(x), 1e-5) is None
+
+
+class CalledSize(nn.Module):
+    """Has a layer and an argument with the names of what tells sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size, self.last = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor, dim: Tensor) -> Tensor:
+        y = self.size(x)
+        return self.last(2 * y if y.abs().max() > 100 else y)  # type: ignore[no-any-return]
+
+
+def decided_by_the_batch(net: Net, y: Tensor) -> Tensor:
+    return 2 * y if y.shape[0] > 4 or y.size(dim=0) > 4 else y
+
+
+def test_decisions_by_values_and_by_the_batch_are_not_followed() -> None:
+    net = randomize(CalledSize(), 0).eval().double()
+    small = compact(net, (torch.randn(2, 4).double(), torch.zeros(2)))
+    assert_same(net, small, 1000 * torch.randn(2, 4).double(), torch.zeros(2))
+    by_batch = Net(decided_by_the_batch)
+    small = compact(by_batch, torch.randn(1, 4).double())
+    assert "control flow" in left_alone(small)[0]
+    assert_same(by_batch, small, torch.randn(9, 4).double())
+
+
+def read_under_another_name(net: Net, y: Tensor) -> Tensor:
+    z = y
+    z += net.shift
+    z **= 2
+    width = y.shape[1]
+    half = width
+    width += 1
+    return y * (width - half)
+
+
+def test_changes_in_place_are_seen_under_every_name() -> None:
+    net = Net(read_under_another_name, shift=torch.randn(8))
+    small = compact(net, torch.randn(2, 4).double())
+    assert_same(net, small, torch.randn(3, 4).double())
+    assert not any("nothing was removed" in note for note in left_alone(small))
+
+
+class AtATime(nn.Module):
+    """Takes a number first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, time: Tensor, *inputs: Tensor) -> Tensor:
+        return self.last(time * self.first(inputs[0]))  # type: ignore[no-any-return]
+
+
+def test_an_input_without_axes_and_inputs_without_names() -> None:
+    net = randomize(AtATime(), 0).eval().double()
+    zero(net.first, [0, 1])  # type: ignore[arg-type]
+    example = torch.tensor(0.5).double(), torch.randn(2, 4).double()
+    small = compact(net, example)
+    assert_same(net, small, *example)
+    assert not any("nothing was removed" in note for note in left_alone(small))
+    assert unlike(net(*example), accelerate(net, example, repetitions=1)(*example), 1e-6) is None

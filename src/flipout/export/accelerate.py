@@ -14,7 +14,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from ..summary import table
 from .compact import described, smaller
-from .compare import Example, as_example, inputs_like, own_copy, unlike
+from .compare import Example, as_example, batch_of, inputs_like, own_copy, unlike
 from .graph import hooked
 from .norms import fold_norms
 from .sparse_layers import SparseLayer, alternatives
@@ -208,7 +208,7 @@ def _fastest(
     }
     trials = [(example, runs[AS_IT_CAME](*example))]
     with contextlib.suppress(Exception):  # some networks do not take another batch size
-        other = inputs_like(example, len(example[0]) + 1)
+        other = inputs_like(example, batch_of(example) + 1)
         trials.append((other, runs[AS_IT_CAME](*other)))
     runs = {name: run for name, run in runs.items() if name == AS_IT_CAME or _gives(run, trials)}
     works = {name: _call(run, example) for name, run in runs.items()}

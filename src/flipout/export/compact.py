@@ -14,7 +14,7 @@ from torch.fx.graph_module import _USER_PRESERVED_ATTRIBUTES_KEY as PRESERVED
 from torch.nn.modules.conv import _ConvNd
 
 from ..summary import table
-from .compare import Example, as_example, inputs_like, own_copy, precision, unlike
+from .compare import Example, as_example, batch_of, inputs_like, own_copy, precision, unlike
 from .errors import UntraceableError
 from .graph import evaluate, trace
 from .rebuild import Builder
@@ -83,34 +83,51 @@ def smaller(original: nn.Module, example: tuple[Tensor, ...], *, fixed_size: boo
 
 
 def _smaller(original: nn.Module, example: tuple[Tensor, ...], fixed_size: bool) -> tuple[nn.Module, list[str]]:
-    """Found and checked in float64, and then given the original's types: what is left to rounding is theirs alone."""
-    exact = _Trials(*_in_float64(original, example))
-    first, notes = _once(exact.model, exact.example, fixed_size=False)
-    small = _repeated(first, exact.example, fixed_size=False)
-    exact.check(small)
+    """Found and checked in float64, and then given the original's types: what is left to rounding is theirs alone.
+
+    A network that goes by the types of its tensors may not like that, and is then followed in its own.
+    """
+    own = _Trials(original, example)
+    if (exact := _in_float64(original, example)) is not None:
+        try:
+            small, notes = _found(_Trials(*exact), fixed_size)
+            own.check(_with_types_of(original, small))
+        except UntraceableError:
+            pass
+        else:
+            return small, notes
+    return _found(own, fixed_size)
+
+
+def _found(trials: _Trials, fixed_size: bool) -> tuple[nn.Module, list[str]]:
+    """The smallest network that passes."""
+    model, example = trials.model, trials.example
+    first, notes = _once(model, example, fixed_size=False)
+    small = _repeated(first, example, fixed_size=False)
+    trials.check(small)
     if fixed_size:
         try:
-            starts = (small, _once(exact.model, exact.example, fixed_size=True)[0])
-            fixed = min((_repeated(start, exact.example, fixed_size=True) for start in starts), key=_weights)
-            exact.check(fixed)
+            starts = (small, _once(model, example, fixed_size=True)[0])
+            fixed = [_repeated(start, example, fixed_size=True) for start in starts]
+            # What differs at the borders is kept as a map, which may be large.
+            smallest = min((small, *(each for each in fixed if _numbers(each) <= _numbers(model))), key=_weights)
+            trials.check(smallest)
         except UntraceableError as error:
             notes.append(f"nothing more was removed for the sake of one size: {error}")
         else:
-            # What differs at the borders is kept as a map, which may be large.
-            if _weights(fixed) < _weights(small) and _numbers(fixed) <= _numbers(original):
-                small = fixed
-    return _with_types_of(original, small), notes
+            small = smallest
+    return small, notes
 
 
 @torch.no_grad()
-def _in_float64(model: nn.Module, example: tuple[Tensor, ...]) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """The same in float64, where it runs."""
+def _in_float64(model: nn.Module, example: tuple[Tensor, ...]) -> tuple[nn.Module, tuple[Tensor, ...]] | None:
+    """The same in float64, if that runs."""
     try:
         exact = copy.deepcopy(model).double()
         inputs = tuple(each.double() if each.is_floating_point() else each for each in example)
         exact(*copy.deepcopy(inputs))
     except Exception:  # any code of the user's may run here, and not every device has float64
-        return model, example
+        return None
     return exact, inputs
 
 
@@ -121,7 +138,11 @@ def _once(model: nn.Module, example: tuple[Tensor, ...], *, fixed_size: bool) ->
     analysis, notes = analyze(traced)
     if fixed_size:
         analysis = analysis.fixed(evaluate(traced, example))
-    return Builder(traced, analysis, analysis.keep()).build().eval(), [*traced.notes, *notes]
+    builder = Builder(traced, analysis, analysis.keep())
+    try:
+        return builder.build().eval(), [*traced.notes, *notes]
+    except Exception as error:  # of torch.fx, which makes Python of it, and of names that a user chose
+        raise UntraceableError(f"no smaller network could be written ({error})") from error
 
 
 def _repeated(model: nn.Module, example: tuple[Tensor, ...], *, fixed_size: bool) -> nn.Module:
@@ -151,7 +172,7 @@ class _Trials:
                 self.example = twice  # at one, an axis of size 1 may be the batch or not
         self._try(tuple(torch.randn_like(each) if each.is_floating_point() else each for each in example))
         with contextlib.suppress(ValueError, IndexError):
-            self._try(inputs_like(example, len(example[0]) + 2))
+            self._try(inputs_like(example, batch_of(example) + 2))
 
     def _try(self, inputs: tuple[Tensor, ...]) -> bool:
         try:

@@ -42,10 +42,17 @@ def own_copy(model: nn.Module) -> nn.Module:
         ) from error
 
 
+def batch_of(example: tuple[Tensor, ...]) -> int:
+    """The size of the first axis of all inputs."""
+    sizes = {each.shape[:1] for each in example}
+    if len(sizes) != 1 or not min(sizes):
+        raise ValueError("the first axis of every input must be the batch, and the examples do not agree on its size")
+    return min(sizes)[0]
+
+
 def inputs_like(example: tuple[Tensor, ...], batch: int) -> tuple[Tensor, ...]:
     """Inputs of another batch size: random numbers, or rows of the example where it holds no real numbers."""
-    if len({each.shape[:1] for each in example}) > 1:
-        raise ValueError("the first axis of every input must be the batch, and the examples do not agree on its size")
+    batch_of(example)
     generator = torch.Generator().manual_seed(0)
 
     def like(tensor: Tensor) -> Tensor:
@@ -91,6 +98,8 @@ def _unlike(expected: Any, found: Any, tolerance: float, shared: float) -> str |
         return None if isinstance(expected, Tensor) == isinstance(found, Tensor) else "one of them is no tensor"
     if expected.shape != found.shape:
         return f"one has the shape {tuple(found.shape)} instead of {tuple(expected.shape)}"
+    if expected.dtype != found.dtype:
+        return f"one is of {found.dtype} instead of {expected.dtype}"
     if expected.is_complex():
         expected, found = torch.view_as_real(expected), torch.view_as_real(found)
     if not expected.is_floating_point() or not expected.numel():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -13,10 +14,11 @@ from torch import Tensor, fx, nn
 
 from .compare import own_copy
 from .errors import UntraceableError
-from .in_place import make_functional
+from .in_place import InPlaceProxy, make_functional
 from .parts import PARTS
 
 Seen = TypeVar("Seen")
+ABOUT_SIZES = "about sizes"  # in what a node knows of itself
 
 DECIDED = (
     "the network decides by the sizes of tensors, and the result as for the example: give it inputs of no other size, "
@@ -52,9 +54,9 @@ def trace(model: nn.Module, example: tuple[Tensor, ...]) -> Traced:
     graph._tracer_cls = None  # a network that is unpickled is traced again, without an example
     for node in graph.nodes:
         node.type = None  # annotations, which may be mere text and then keep a network from being pickled
-    make_functional(model, graph)
+    make_functional(model, graph, shapes)
     for node in reversed(graph.nodes):  # sizes that were only decided by
-        if not node.users and _about_sizes(node):
+        if not node.users and node.op in ("call_function", "call_method") and _about_sizes(node):
             graph.erase_node(node)
     return Traced(model, graph, shapes, tuple(tracer.notes))
 
@@ -120,13 +122,19 @@ class _Tracer(fx.Tracer):
         while len(names) < len(self.example):
             parameter = parameters[min(len(names), len(parameters) - 1)]
             several = parameter.kind is parameter.VAR_POSITIONAL
-            names.append(f"{parameter.name}_{len(names)}" if several else parameter.name)
+            name = f"{parameter.name}_{len(names)}" if several else parameter.name
+            while name in names:
+                name += "_"
+            names.append(name)
         self.notes += [
             f"{left.name} stays {left.default!r}, and is no argument of the result"
             for left in parameters[len(names) :]
             if left.default is not left.empty
         ]
         return root_fn, [self.root, *(self.create_proxy("placeholder", name, (), {}) for name in names)]
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return InPlaceProxy(node, self)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return isinstance(m, PARTS) or hooked(m) or super().is_leaf_module(m, module_qualified_name)
@@ -160,7 +168,7 @@ class _Tracer(fx.Tracer):
     ) -> Any:
         if self.evaluating:
             return forward(*args, **kwargs)
-        before, stack = len(self.graph.nodes), dict(self.module_stack)
+        before, stack, notes = len(self.graph.nodes), dict(self.module_stack), list(self.notes)
         try:
             return super().call_module(m, forward, args, kwargs)
         except Exception as error:  # any code of the user's may run here
@@ -169,6 +177,7 @@ class _Tracer(fx.Tracer):
             self.module_stack.clear()
             self.module_stack.update(stack)
             name = self.path_of_module(m)
+            self.notes = notes
             self.notes.append(f"{name} ({type(m).__name__}) is left as it is: cannot be traced ({_first_line(error)})")
             return self.create_proxy("call_module", name, args, kwargs)
 
@@ -189,8 +198,19 @@ class _Recorder(fx.Interpreter, Generic[Seen]):
 
 
 def _about_sizes(node: fx.Node) -> bool:
-    """Whether the result depends on nothing but the sizes and types of tensors."""
-    if node.target in ("size", "dim") or (node.target is getattr and node.args[1] in ("shape", "ndim", "dtype")):
-        return True
-    computed, sources = node.op in ("call_function", "call_method"), node.all_input_nodes
-    return computed and bool(sources) and all(map(_about_sizes, sources))
+    """Whether the result depends on nothing but the sizes of tensors, and not on that of the batch alone."""
+    if ABOUT_SIZES not in node.meta:
+        node.meta[ABOUT_SIZES] = _asks_for_size(node) or _computed_from_sizes(node)
+    return bool(node.meta[ABOUT_SIZES])
+
+
+def _asks_for_size(node: fx.Node) -> bool:
+    if node.op == "call_method":
+        return node.target == "dim" or (node.target == "size" and (*node.args[1:], *node.kwargs.values()) != (0,))
+    return node.target is getattr and node.args[1] in ("shape", "ndim")
+
+
+def _computed_from_sizes(node: fx.Node) -> bool:
+    of_batch = node.target is operator.getitem and node.args[1] == 0
+    computed = node.op in ("call_function", "call_method") and bool(node.all_input_nodes) and not of_batch
+    return computed and all(map(_about_sizes, node.all_input_nodes))

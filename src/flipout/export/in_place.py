@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 import torch
@@ -16,15 +16,35 @@ OUT_OF_PLACE = {
     operator.isub: operator.sub,
     operator.imul: operator.mul,
     operator.itruediv: operator.truediv,
+    operator.ifloordiv: operator.floordiv,
+    operator.imod: operator.mod,
+    operator.ipow: operator.pow,
+    operator.iand: operator.and_,
+    operator.ior: operator.or_,
+    operator.ixor: operator.xor,
 }
 
 
-def make_functional(model: nn.Module, graph: fx.Graph) -> None:
+class InPlaceProxy(fx.Proxy):
+    """A stand-in for which `+=` and its like are traced as what they are, and not as `+`."""
+
+
+def _traced(function: Callable[..., Any]) -> Callable[[fx.Proxy, Any], fx.Proxy]:
+    return lambda proxy, other: proxy.tracer.create_proxy("call_function", function, (proxy, other), {})
+
+
+for _function in OUT_OF_PLACE:
+    setattr(InPlaceProxy, f"__{_function.__name__}__", _traced(_function))
+
+
+def make_functional(model: nn.Module, graph: fx.Graph, tensors: Container[fx.Node]) -> None:
     """Replaces operations that change their input by ones that do not; who reads it later reads the result."""
     place = {node: number for number, node in enumerate(graph.nodes)}
     changing = [node for node in graph.nodes if _in_place(model, node)]
     for node in changing:
         changed, number = node.all_input_nodes[0], place[node]
+        if changed not in tensors:  # a number, of which there is a new one
+            continue
         if changed.op == "get_attr":
             raise UntraceableError(f"{node.name} changes {changed.target}, which belongs to the network")
         for shared in _aliases(model, node) - {changed}:
@@ -96,12 +116,15 @@ def _may_share(model: nn.Module, node: fx.Node, source: fx.Node) -> bool:
     """Whether the result of a node may be the memory of one that it reads."""
     if _in_place(model, node):
         return node.all_input_nodes[0] is source
+    if node.target in SIZES or (node.target is getattr and node.args[1] in SIZES):
+        return False
     if node.op == "call_module":
         module = model.get_submodule(str(node.target))
         return not isinstance(module, FRESH_MODULES)
     return not (node.op == "call_function" and node.target in FRESH_FUNCTIONS)
 
 
+SIZES = {"shape", "size", "dim", "ndim", "numel", "dtype", "device"}
 FRESH_MODULES = (
     nn.modules.conv._ConvNd,
     nn.Linear,
