@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from . import operations
 from .errors import UntraceableError
 
 OUT_OF_PLACE = {
@@ -116,12 +117,11 @@ def _may_share(model: nn.Module, node: fx.Node, source: fx.Node) -> bool:
     """Whether the result of a node may be the memory of one that it reads."""
     if _in_place(model, node):
         return node.all_input_nodes[0] is source
-    if node.target in SIZES or (node.target is getattr and node.args[1] in SIZES):
-        return False
     if node.op == "call_module":
         module = model.get_submodule(str(node.target))
         return not isinstance(module, FRESH_MODULES)
-    return not (node.op == "call_function" and node.target in FRESH_FUNCTIONS)
+    asked = node.args[1] if node.target is getattr else node.target
+    return node.op not in ("call_function", "call_method") or asked not in FRESH | SIZES
 
 
 SIZES = {"shape", "size", "dim", "ndim", "numel", "dtype", "device"}
@@ -129,8 +129,12 @@ FRESH_MODULES = (
     nn.modules.conv._ConvNd,
     nn.Linear,
     nn.modules.batchnorm._BatchNorm,
-    nn.ReLU,
-    nn.MaxPool2d,
-    nn.AvgPool2d,
+    *(nn.LayerNorm, nn.GroupNorm, nn.PReLU, nn.Softmax),
+    *(*operations.ACTIVATIONS, *operations.WINDOWS, *operations.AVERAGES),
 )
-FRESH_FUNCTIONS = {operator.add, operator.sub, operator.mul, operator.truediv, torch.add, torch.cat, torch.relu}
+FRESH: set[Any] = {
+    *(*operations.ARITHMETIC, *operations.CONCATENATIONS, *operations.MEANS, *operations.FUNCTIONAL_ACTIVATIONS),
+    *(*operations.FUNCTIONAL_AVERAGES, *operations.FUNCTIONAL_WINDOWS),
+    *(operator.matmul, torch.matmul, "matmul", nn.functional.linear, nn.functional.softmax, "softmax"),
+} - {"contiguous", "detach"}
+"""What is made anew, and shares no memory with what it was made of."""
