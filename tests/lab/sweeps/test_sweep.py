@@ -284,14 +284,8 @@ def wait_for_epoch(out: Path, sweeping: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
-@pytest.mark.parametrize(
-    "how",
-    [
-        signal.SIGKILL,
-        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
-        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_killed_and_restarted_it_ends_the_same(tmp_path: Path, how: signal.Signals) -> None:
     """Its workers die with it, and the results are those of a sweep in one go."""
     path = tmp_path / "grid.toml"
