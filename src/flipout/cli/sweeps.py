@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -52,13 +54,15 @@ def demo(
     pictures = sorted((page.parent / "figures").glob("*-results.png"))
     console.print("\n".join([f"page: {page}", *(f"picture: {picture}" for picture in pictures)]), soft_wrap=True)
     one = next(run.name for run in grid.runs() if run.settings.method == "flipout" and run.settings.sparsity == 0.97)
-    console.print(
-        f"\nNext:\n  flipout show {out}/{one}\n  flipout card {out}/{one}\n"
-        "  flipout train --data mnist --model lenet-300-100 --method flipout --sparsity 0.98 --epochs 10\n"
-        "  flipout plan --model vgg19 --sparsity 0.999 --recipe paper\n"
-        "  flipout methods",
-        soft_wrap=True,
+    program = "flipout" if shutil.which("flipout") else sys.argv[0]  # in an environment that was not activated
+    following = (
+        f"show {out}/{one}",
+        f"card {out}/{one}",
+        "train --data mnist --model lenet-300-100 --method flipout --sparsity 0.98 --epochs 10",
+        "plan --model vgg19 --sparsity 0.999 --recipe paper",
+        "methods",
     )
+    console.print("\n".join(["\nNext:", *(f"  {program} {command}" for command in following)]), soft_wrap=True)
     if outcome.count("failed"):
         raise typer.Exit(1)
 
