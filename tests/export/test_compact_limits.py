@@ -247,7 +247,6 @@ class Particular(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 3)
-        self.check = nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         torch._assert((x >= 0).all(), "intensities must not be negative")  # type: ignore[no-untyped-call]

@@ -15,10 +15,11 @@ from torch.nn.modules.conv import _ConvNd
 from ..summary import table
 from .compact import described, smaller
 from .compare import Example, as_example, batch_of, inputs_like, own_copy, unlike
+from .errors import first_line
 from .graph import hooked
 from .norms import fold_norms
 from .sparse_layers import SparseLayer, alternatives
-from .timing import Time, interleaved, summary, timed
+from .timing import Time, in_turn, interleaved, summary, timed
 
 SPARSE = 0.8
 """Layers with a smaller share of zeros are not tried."""
@@ -110,7 +111,7 @@ def accelerate(model: nn.Module, example_input: Example, *, repetitions: int = 1
         sparse, choices = _with_sparse_layers(folded, example, repetitions)
     except Exception as error:  # any code of the user's may run here, and may ask of a layer what only torch's own has
         sparse, choices = folded, Choices()
-        notes.append(f"sparse layers could not be tried ({next(iter(str(error).splitlines()), type(error).__name__)})")
+        notes.append(f"sparse layers could not be tried ({first_line(error)})")
     variants = {AS_IT_CAME: original, COMPACTED: small, FOLDED: folded}
     # torch's own name for the order of memory in which some convolutions are faster
     variants[CHANNELS_LAST] = copy.deepcopy(folded).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -146,10 +147,9 @@ class Trial(nn.Module):
         if self.rounds == WARM_UP:
             limit = HOPELESS * min(self.taken[DENSE])
             self.rivals = {name: rival for name, rival in self.rivals.items() if min(self.taken[name]) <= limit}
-        names = list(self.rivals)
-        first = self.rounds % len(names)  # the first to run finds what it reads less warm
+        order = in_turn(self.rivals, self.rounds)  # the first to run finds what it reads less warm
         self.rounds += 1
-        for name in names[first:] + names[:first]:
+        for name in order:
             out, elapsed = timed(self.rivals[name], given)
             self.taken[name].append(elapsed)
         return out

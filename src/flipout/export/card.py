@@ -20,6 +20,7 @@ from .accelerate import accelerate
 from .compact import smaller
 from .compare import Example, as_example, inputs_like, own_copy
 from .effective import effective
+from .errors import first_line
 from .measure import dense_bytes, multiply_adds, peak_activations, readable, skipped_multiply_adds, sparse_bytes
 from .timing import Time, digits, interleaved
 from .to_onnx import feed, session, to_onnx
@@ -193,8 +194,9 @@ def card(
         try:
             dense(*inputs_like(example, batch))
         except Exception as error:  # any code of the user's may run here
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
-            raise ValueError(f"the network does not run on a batch of {batch}, the first axis: {reason}") from error
+            raise ValueError(
+                f"the network does not run on a batch of {batch}, the first axis: {first_line(error)}"
+            ) from error
     operations = multiply_adds(dense, one)
     with_onnx = onnx and all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime"))
     latencies, remarks = _latencies(dense, small, example, repetitions, batches, with_onnx=with_onnx)

@@ -15,7 +15,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from ..summary import table
 from .compare import Example, as_example, batch_of, inputs_like, own_copy, precision, unlike
-from .errors import UntraceableError
+from .errors import UntraceableError, first_line
 from .graph import evaluate, trace
 from .rebuild import Builder
 from .recognize import analyze
@@ -142,7 +142,7 @@ def _once(model: nn.Module, example: tuple[Tensor, ...], *, fixed_size: bool) ->
     try:
         return builder.build().eval(), [*traced.notes, *notes]
     except Exception as error:  # of torch.fx, which makes Python of it, and of names that a user chose
-        raise UntraceableError(f"no smaller network could be written ({error})") from error
+        raise UntraceableError(f"no smaller network could be written ({first_line(error)})") from error
 
 
 def _repeated(model: nn.Module, example: tuple[Tensor, ...], *, fixed_size: bool) -> nn.Module:
@@ -188,7 +188,7 @@ class _Trials:
             try:
                 difference = unlike(expected, _run(model, inputs), tolerance, shared=1e-3)
             except Exception as error:  # the network that was made may not run at all
-                raise UntraceableError(f"the smaller network failed ({str(error).splitlines()[:1]})") from error
+                raise UntraceableError(f"the smaller network failed ({first_line(error)})") from error
             if difference:
                 raise UntraceableError(f"the smaller network gave other outputs ({difference})")
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from ..layers import unwrapped
+from .errors import first_line
 
 Example = Tensor | tuple[Tensor, ...]
 
@@ -37,7 +38,7 @@ def own_copy(model: nn.Module) -> nn.Module:
         return copy.deepcopy(network).eval()
     except RuntimeError as error:
         raise ValueError(
-            f"{type(network).__name__} cannot be copied ({str(error).splitlines()[0]}); if it was pruned with "
+            f"{type(network).__name__} cannot be copied ({first_line(error)}); if it was pruned with "
             "torch.nn.utils.prune, make that permanent first, with torch.nn.utils.prune.remove"
         ) from error
 
@@ -95,7 +96,8 @@ def unlike(expected: Any, found: Any, tolerance: float, *, shared: float = 0.1) 
 
 def _unlike(expected: Any, found: Any, tolerance: float, shared: float) -> str | None:
     if not isinstance(expected, Tensor) or not isinstance(found, Tensor):
-        return None if isinstance(expected, Tensor) == isinstance(found, Tensor) else "one of them is no tensor"
+        alike = isinstance(expected, Tensor) == isinstance(found, Tensor) and expected == found
+        return None if alike else f"one is {found!r} instead of {expected!r}"
     if expected.shape != found.shape:
         return f"one has the shape {tuple(found.shape)} instead of {tuple(expected.shape)}"
     if expected.dtype != found.dtype:

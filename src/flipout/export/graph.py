@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from .compare import own_copy
-from .errors import UntraceableError
+from .errors import UntraceableError, first_line
 from .in_place import InPlaceProxy, make_functional
 from .parts import PARTS
 
@@ -50,7 +50,7 @@ def trace(model: nn.Module, example: tuple[Tensor, ...]) -> Traced:
         graph = tracer.trace(model)
         shapes = _run(model, graph, example, lambda tensor: tuple(tensor.shape))
     except Exception as error:  # any code of the user's may run here
-        raise UntraceableError(f"the network cannot be traced ({_first_line(error)})") from error
+        raise UntraceableError(f"the network cannot be traced ({first_line(error)})") from error
     graph._tracer_cls = None  # a network that is unpickled is traced again, without an example
     for node in graph.nodes:
         node.type = None  # annotations, which may be mere text and then keep a network from being pickled
@@ -76,7 +76,7 @@ def evaluate(traced: Traced, example: tuple[Tensor, ...]) -> dict[fx.Node, Tenso
             lambda tensor: tensor[0] if tensor.equal(tensor[:1].expand_as(tensor)) else None,
         )
     except Exception as error:  # any code of the user's may run here
-        raise UntraceableError(f"the network does not run in float64 ({_first_line(error)})") from error
+        raise UntraceableError(f"the network does not run in float64 ({first_line(error)})") from error
     return {node: tensor for node, tensor in found.items() if tensor is not None}
 
 
@@ -93,10 +93,6 @@ def _run(
     # An in-place operation of the model would else change the example.
     recorder.run(*copy.deepcopy(example))
     return recorder.found
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 class _Tracer(fx.Tracer):
@@ -178,7 +174,7 @@ class _Tracer(fx.Tracer):
             self.module_stack.update(stack)
             name = self.path_of_module(m)
             self.notes = notes
-            self.notes.append(f"{name} ({type(m).__name__}) is left as it is: cannot be traced ({_first_line(error)})")
+            self.notes.append(f"{name} ({type(m).__name__}) is left as it is: cannot be traced ({first_line(error)})")
             return self.create_proxy("call_module", name, args, kwargs)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -41,15 +41,20 @@ def interleaved(works: Mapping[Name, Work], repetitions: int, warm_up: int = 1) 
     if repetitions < 1:
         raise ValueError(f"repetitions is {repetitions}: give at least 1")
     taken: dict[Name, list[float]] = {name: [] for name in works}
-    names = list(works)
     for repetition in range(warm_up + repetitions):
-        first = repetition % len(names)  # so that none always comes after the same one
-        for name in names[first:] + names[:first]:
+        for name in in_turn(works, repetition):
             works[name]()
             _, elapsed = timed(works[name])
             if repetition >= warm_up:
                 taken[name].append(elapsed)
     return {name: summary(times) for name, times in taken.items()}
+
+
+def in_turn(names: Iterable[Name], number: int) -> list[Name]:
+    """The same names, beginning each time with the next one, so that none always comes after the same other."""
+    names = list(names)
+    first = number % len(names)
+    return names[first:] + names[:first]
 
 
 def timed(work: Callable[..., object], *arguments: object) -> tuple[object, float]:

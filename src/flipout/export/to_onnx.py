@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .compare import Example, as_example, inputs_like, own_copy
+from .errors import first_line
 from .files import replacing
 from .verify import batch_axes, largest_difference
 
@@ -51,7 +52,7 @@ def session(path: Path) -> Any:
     try:
         return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's errors share no other class
-        raise ValueError(f"onnxruntime cannot run the network: {str(error).splitlines()[0]}") from error
+        raise ValueError(f"onnxruntime cannot run the network: {first_line(error)}") from error
 
 
 def feed(runtime: Any, example: tuple[Tensor, ...]) -> dict[str, Any]:
@@ -81,7 +82,7 @@ def _program(network: nn.Module, example: tuple[Tensor, ...]) -> Any:
                 verbose=False,
             )
         except Exception as error:  # the exporter's errors share no other class
-            reason = str(error.__cause__ or error).strip().splitlines()[0]
+            reason = first_line(cause if isinstance(cause := error.__cause__, Exception) else error)
             raise ValueError(f"{type(network).__name__} cannot be written as ONNX: {reason}") from error
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .compare import Example, as_example, inputs_like, own_copy
+from .errors import first_line
 from .files import replacing
 from .verify import batch_axes, largest_difference
 
@@ -45,5 +46,4 @@ def _program(network: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
     try:
         return torch.export.export(network, inputs, dynamic_shapes=batch_axes(network, len(inputs)))
     except Exception as error:  # the exporter's errors share no other class
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(f"{type(network).__name__} cannot be exported: {reason}") from error
+        raise ValueError(f"{type(network).__name__} cannot be exported: {first_line(error)}") from error
