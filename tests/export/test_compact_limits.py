@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,10 +12,9 @@ from torch.nn import functional
 from torch.nn.utils import prune
 
 from flipout.export import accelerate, compact
-from flipout.export.compare import unlike
 from flipout.export.graph import DECIDED
 from tests.export.networks import randomize
-from tests.export.test_compact import assert_same, left_alone, numbers
+from tests.export.test_compact import assert_same, left_alone
 from tests.export.test_compact_cases import outputs, zero
 
 
@@ -54,10 +52,6 @@ def decided_by_size(net: Net, y: Tensor) -> Tensor:
     return y.relu() if y.shape[1] > 2 and y.dim() == 2 else y
 
 
-def with_a_parameter(net: Net, y: Tensor) -> Tensor:
-    return functional.gelu(y + net.shift)
-
-
 @pytest.mark.parametrize("between", [clamped_in_place, changed_twice, decided_by_size])
 def test_what_others_write_is_followed(between: Callable[..., Tensor]) -> None:
     net = Net(between)
@@ -65,89 +59,6 @@ def test_what_others_write_is_followed(between: Callable[..., Tensor]) -> None:
     assert_same(net, small, 10 * torch.randn(5, 4).double())
     assert left_alone(small) == ([DECIDED] if between is decided_by_size else [])
     assert outputs(small) == [6, 3]
-
-
-@pytest.mark.parametrize("rows", [1, 2, 5])
-def test_what_is_added_from_a_parameter_has_no_batch(rows: int) -> None:
-    """Whether its shape is that of the example by accident or not."""
-    net = Net(with_a_parameter, shift=torch.randn(rows, 8))
-    small = compact(net, torch.randn(rows, 4).double())
-    for batch in {1, 3, rows} if rows == 1 else {rows}:
-        assert_same(net, small, torch.randn(batch, 4).double())
-    assert_same(net, accelerate(net, torch.randn(rows, 4).double(), repetitions=1), torch.randn(rows, 4).double())
-
-
-class Prototypes(nn.Module):
-    """Compares its input with layers of parameters."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.prototypes = nn.Parameter(torch.randn(10, 8))
-        self.embed = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
-        self.first, self.last = nn.Linear(4, 16), nn.Linear(16, 8)
-        self.gate = nn.Linear(8, 16)
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = self.first(x).relu() * self.gate(self.prototypes[:1])
-        return self.last(hidden) @ self.embed(self.prototypes).t()
-
-
-@pytest.mark.parametrize("fixed_size", [False, True])
-def test_layers_that_read_parameters(fixed_size: bool) -> None:
-    net = randomize(Prototypes(), 0).eval().double()
-    zero(net.first, list(range(10)))  # type: ignore[arg-type]
-    zero(net.embed[0], [3])  # type: ignore[index]
-    small = compact(net, torch.randn(2, 4).double(), fixed_size=fixed_size)
-    assert_same(net, small, torch.randn(3, 4).double())
-    assert numbers(small) < numbers(net)
-
-
-class Behind(nn.Module):
-    """A dead branch behind something that is not understood, which differs at the borders."""
-
-    def __init__(self, unknown: nn.Module) -> None:
-        super().__init__()
-        self.dead, self.unknown, self.mixed = nn.Conv2d(2, 4, 3, padding=1), unknown, nn.Conv2d(4, 4, 3, padding=1)
-        self.live, self.last = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 2, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.mixed(self.unknown(self.dead(x))) * self.live(x))  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
-@pytest.mark.parametrize("unknown", [nn.PReLU(4, 0.3), nn.GroupNorm(1, 4)], ids=["PReLU", "GroupNorm"])
-def test_a_dead_branch_behind_what_is_not_understood(unknown: nn.Module, dtype: torch.dtype) -> None:
-    net = randomize(Behind(unknown), 0).eval().to(dtype)
-    zero(net.dead, [0, 1, 2, 3])  # type: ignore[arg-type]
-    small = compact(net, torch.randn(1, 2, 6, 6).to(dtype), fixed_size=True)
-    assert numbers(small) < numbers(net)
-    assert {parameter.dtype for parameter in small.parameters()} == {dtype}
-    x = torch.randn(3, 2, 6, 6).to(dtype)
-    assert unlike(net(x), small(x), 1e-9 if dtype == torch.float64 else 8 * torch.finfo(dtype).eps, shared=1) is None
-
-
-class TwoReaders(nn.Module):
-    """A sum of which only a constant is read, of a tensor that is read elsewhere too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Conv2d(2, 4, 1), nn.Conv2d(2, 4, 1)
-        self.padded, self.other = nn.Conv2d(4, 2, 3, padding=1), nn.Conv2d(4, 2, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        first = self.a(x)
-        return torch.cat([self.padded(first + self.b(x)), self.other(first)], 1)
-
-
-def test_a_sum_of_which_only_a_constant_is_read() -> None:
-    net = randomize(TwoReaders(), 0).eval().double()
-    zero(net.a, [3])  # type: ignore[arg-type]
-    zero(net.b, [3])  # type: ignore[arg-type]
-    zero(net.padded, [], [0, 1, 2])  # type: ignore[arg-type]
-    zero(net.other, [], [2, 3])  # type: ignore[arg-type]
-    small = compact(net, torch.randn(1, 2, 6, 6).double())
-    assert left_alone(small) == []
-    assert_same(net, small, torch.randn(3, 2, 6, 6).double())
 
 
 class Optional(nn.Module):
@@ -213,34 +124,6 @@ def test_a_network_that_changes_itself_is_left_alone() -> None:
     assert small.count > net.count  # type: ignore[operator]
 
 
-@dataclass
-class Answer:
-    values: Tensor
-    sure: Tensor
-    spectrum: Tensor
-    name: str
-
-
-class Answers(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Answer:
-        y = self.last(self.first(x).relu())
-        return Answer(y, y > 0, torch.fft.fft(y), "answer")
-
-
-def test_outputs_of_any_kind() -> None:
-    net = randomize(Answers(), 0.5).eval()
-    zero(net.first, [0, 1])  # type: ignore[arg-type]
-    x = torch.randn(3, 4)
-    for made in (compact(net, x), accelerate(net, x, repetitions=1)):
-        assert unlike(net(x), made(x), 1e-5) is None
-        assert isinstance(made(x), Answer)
-    assert numbers(compact(net, x)) < numbers(net)
-
-
 class Particular(nn.Module):
     """Takes no negative numbers."""
 
@@ -275,28 +158,6 @@ def test_names_that_the_network_has_already() -> None:
         torch.testing.assert_close(made(x), net(x))
 
 
-def test_a_map_is_not_taken_where_it_is_larger_than_the_network() -> None:
-    net = randomize(nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 32, 3, padding=1), nn.Conv2d(32, 2, 1)), 0).eval()
-    zero(net[0], [2, 3])  # type: ignore[index]
-    x = torch.randn(1, 1, 64, 64)
-    fixed = compact(net, x, fixed_size=True)
-    assert unlike(net(x), fixed(x), 1e-5) is None
-    assert sum(buffer.numel() for buffer in fixed.buffers()) < numbers(net)
-
-
-def test_layers_that_the_network_reads_by_itself_are_still_there() -> None:
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(8, 4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return functional.linear(functional.linear(x, self.layer.weight), self.layer.weight.t())
-
-    (row,) = compact(Tied(), torch.randn(2, 8)).compaction.layers  # type: ignore[union-attr]
-    assert row.weights == (32, 32)
-
-
 @pytest.mark.parametrize("wrong", [[torch.ones(1, 4)], {"x": torch.ones(1, 4)}, (torch.ones(1, 4), 3)])
 def test_an_example_is_made_of_tensors(wrong: Any) -> None:
     with pytest.raises(TypeError, match="give a tensor, or a tuple of the tensors"):
@@ -311,33 +172,6 @@ def test_a_model_that_cannot_be_copied_says_why() -> None:
         compact(net, torch.ones(1, 4))
     prune.remove(net[0], "weight")  # type: ignore[no-untyped-call]
     compact(net, (2 * torch.ones(1, 4)).requires_grad_() * 2)
-
-
-class GoesByTypes(nn.Module):
-    """Asks for the type of its own weights, as many that are made for half precision do."""
-
-    def __init__(self, kind: str) -> None:
-        super().__init__()
-        self.first, self.last, self.kind = nn.Linear(4, 8), nn.Linear(8, 3), kind
-
-    def forward(self, x: Tensor) -> Tensor:
-        dtype = self.first.weight.dtype
-        y = self.first(x.to(dtype)).relu()
-        if self.kind == "decides":
-            y = 2 * y if y.dtype == torch.float32 else y
-        if self.kind == "least":
-            y = y + (y.sum(1, keepdim=True) * 0).to(dtype) * torch.finfo(dtype).min
-        return self.last(y)  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize("kind", ["converts", "decides", "least"])
-def test_networks_that_go_by_types(kind: str) -> None:
-    net = randomize(GoesByTypes(kind), 0).eval()
-    zero(net.first, [0, 1])  # type: ignore[arg-type]
-    small = compact(net, torch.randn(2, 4))
-    x = torch.randn(3, 4)
-    assert small(x).dtype == torch.float32
-    assert unlike(net(x), small(x), 1e-5) is None
 
 
 class CalledSize(nn.Module):
@@ -381,24 +215,3 @@ def test_changes_in_place_are_seen_under_every_name() -> None:
     small = compact(net, torch.randn(2, 4).double())
     assert_same(net, small, torch.randn(3, 4).double())
     assert not any("nothing was removed" in note for note in left_alone(small))
-
-
-class AtATime(nn.Module):
-    """Takes a number first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 3)
-
-    def forward(self, time: Tensor, *inputs: Tensor) -> Tensor:
-        return self.last(time * self.first(inputs[0]))  # type: ignore[no-any-return]
-
-
-def test_an_input_without_axes_and_inputs_without_names() -> None:
-    net = randomize(AtATime(), 0).eval().double()
-    zero(net.first, [0, 1])  # type: ignore[arg-type]
-    example = torch.tensor(0.5).double(), torch.randn(2, 4).double()
-    small = compact(net, example)
-    assert_same(net, small, *example)
-    assert not any("nothing was removed" in note for note in left_alone(small))
-    assert unlike(net(*example), accelerate(net, example, repetitions=1)(*example), 1e-6) is None
