@@ -25,13 +25,13 @@ from torch import Tensor, nn
 
 import flipout
 from flipout import export
-from flipout.export.measure import dense_bytes, sparse_bytes
-from flipout.export.timing import interleaved
+from flipout.export.costs import dense_bytes, sparse_bytes
+from flipout.export.speed.interleaved_timing import interleaved
 from flipout.lab import build, load
 from flipout.lab.data import data_home
 from flipout.lab.data.batches import Images, prepare
 from flipout.lab.files import write_json
-from flipout.lab.run import evaluate
+from flipout.lab.runs.training import evaluate
 
 OUT = Path(__file__).with_name("export.json")
 NETWORKS = ("resnet18", "vgg19")

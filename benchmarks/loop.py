@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from flipout.lab import build, make_settings
-from flipout.lab.progress import Quiet
-from flipout.lab.run import Run, make_optimizer
+from flipout.lab.runs.progress_view import Quiet
+from flipout.lab.runs.training import Run, make_optimizer
 
 from .timing import Times, interleaved
 

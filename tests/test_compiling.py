@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 import flipout
-from flipout import NotCompiledWarning, compiling, kernels
+from flipout import NotCompiledWarning, kernels
+from flipout.runtime import compiler
 from tests.helpers import cross_entropy, mlp, sgd, train
 
 
@@ -88,9 +89,9 @@ def test_weights_that_do_not_lie_in_rows(layout: str, compile: bool) -> None:  #
 
 
 def test_auto_goes_by_steps_and_sizes_alone() -> None:
-    assert not compiling.decide("auto", 266_200, 1_000)
-    assert compiling.decide("auto", 266_200, 150_000)
-    assert compiling.decide("auto", 11_000_000, 5_000)
+    assert not compiler.decide("auto", 266_200, 1_000)
+    assert compiler.decide("auto", 266_200, 150_000)
+    assert compiler.decide("auto", 11_000_000, 5_000)
     model = mlp()
     assert flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=100).state_dict()["compiled"] is False
     model = mlp()
@@ -131,8 +132,8 @@ def test_a_failed_compilation_is_one_warning_and_the_plain_path(monkeypatch: pyt
             raise RuntimeError("no such thing")
         return x + 1
 
-    monkeypatch.setattr(compiling, "failures", [])
-    run = compiling.compiled(broken)
+    monkeypatch.setattr(compiler, "failures", [])
+    run = compiler.compiled(broken)
     with pytest.warns(NotCompiledWarning, match=r"Install a C\+\+ compiler"):
         assert run(torch.ones(2)).tolist() == [2, 2]
     with warnings.catch_warnings():
@@ -167,9 +168,9 @@ def test_without_a_compiler_training_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_kernel_of_one_kind_is_shared_by_all_pruners() -> None:
-    first = compiling.compiled(kernels.perturb, torch.float32, 2)
-    assert compiling.compiled(kernels.perturb, torch.float32, 2) is first
-    assert compiling.compiled(kernels.perturb, torch.float64, 2) is not first
+    first = compiler.compiled(kernels.perturb, torch.float32, 2)
+    assert compiler.compiled(kernels.perturb, torch.float32, 2) is first
+    assert compiler.compiled(kernels.perturb, torch.float64, 2) is not first
 
 
 def test_a_weight_that_was_moved_is_found_again() -> None:
@@ -197,7 +198,7 @@ def test_what_was_asked_for_goes_before_what_was_saved() -> None:
 def test_a_run_that_could_not_be_compiled_says_so_in_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
     model = mlp()
     pruner = flipout.FlipOut(model, sgd(model), sparsity=0.8, steps=40, compile=True)
-    monkeypatch.setattr("flipout.work.failures", [RuntimeError()])
+    monkeypatch.setattr("flipout.runtime.runner.failures", [RuntimeError()])
     assert pruner.state_dict()["compiled"] is False
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from flipout import kernels
-from flipout.compiling import compiled
 from flipout.noise import key, normal
+from flipout.runtime.compiler import compiled
 
 VALUES = [0.0, -0.0, 1.0, -1.0, 1e-40, -1e-40, 0.3, -2.0, math.inf, -math.inf]
 SHAPES = st.tuples(st.integers(2, 40), st.integers(2, 150)) | st.just((3, 5000))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from flipout.compiling import compiled
+from flipout.runtime.compiler import compiled
 from flipout.selection import NotFiniteError, apportion, choose, smallest
 
 # Few distinct values make many ties; both signs, both zeros, subnormals and extremes.

@@ -8,9 +8,9 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from .attached import mask_of
 from .layers import Patterns, find_layers
-from .stepping import Stepping, check_optimizer
+from .runtime.attachments import mask_of
+from .runtime.hooks import Stepping, check_optimizer
 
 Hypothesis = float | Tensor | Mapping[str, float | Tensor]
 

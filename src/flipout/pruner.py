@@ -9,18 +9,18 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from . import attached
-from .compiling import Compile, decide
 from .layers import Layer, Patterns, find_layers, named_tensors
 from .noise import GradientNoise, as_noise, warn_of_divergence
+from .plain_data import describe, difference, requested
 from .progress import Event, Progress, warn_of_dead_layer
+from .runtime import attachments
+from .runtime.compiler import Compile, decide
+from .runtime.hooks import Stepping, check_optimizer
+from .runtime.runner import Work
 from .schedules import Pruning, Schedule
 from .selection import NotFiniteError, choose, read_floor
-from .settings import describe, difference, requested
 from .statistics import STATISTICS, Place, Statistic
-from .stepping import Stepping, check_optimizer
 from .summary import Plan, Summary, summarize
-from .work import Work
 
 Criterion = Callable[..., Tensor]
 StatisticMaker = Callable[[Tensor, Place], Statistic]
@@ -76,7 +76,7 @@ class Pruner:
         if self.noise is not None:
             warn_of_divergence(self.noise, optimizer, schedule.steps)
         self.layers = find_layers(model, optimizer, include, exclude)
-        attached.refuse_second(self.layers)
+        attachments.refuse_second(self.layers)
         self.events: list[Event] = []
         self._dead: set[str] = set()
         self._plan = schedule.plan(self.prunable)
@@ -95,7 +95,7 @@ class Pruner:
             self._prune_at_once()
         self._stepping = Stepping(optimizer, self._before_step, self._after_step)
         self._farewell = weakref.finalize(self, Progress.warn, self._progress)
-        attached.add(self)
+        attachments.add(self)
 
     # What a user reads.
 
@@ -146,7 +146,7 @@ class Pruner:
         status = f"{self!r}" if self.finished else f"{self!r}\n{self._progress.complaint()}"
         live: dict[str, tuple[int, int]] = {}
         if example_input is not None:
-            from .export.effective import effective
+            from .graph.live_paths import effective
 
             live = effective(self.model, example_input).layers
         rows = (summarize(layer, live[layer.name][1] if layer.name in live else None) for layer in self.layers)
@@ -172,7 +172,7 @@ class Pruner:
 
     def remove(self) -> None:
         """Ends pruning: the zeros stay where they are, but are no longer kept at zero."""
-        if attached.discard(self):
+        if attachments.discard(self):
             self._stepping.remove()
             self._farewell.detach()
             self._progress.warn()

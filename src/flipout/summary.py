@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import nn
@@ -10,6 +9,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from .layers import Layer
 from .schedules import Pruning
+from .text_table import table
 
 
 class Plan(list[Pruning]):
@@ -108,18 +108,3 @@ def summarize(layer: Layer, effective: int | None = None) -> LayerSummary:
         inputs, dead_inputs = read.numel(), int((~read).sum())
     channels = (dead_inputs, inputs, dead_outputs, outputs)
     return LayerSummary(layer.name, tuple(mask.shape), mask.numel(), layer.kept, *channels, effective)
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Aligned columns: the first to the left, the others to the right, a rule under the head and above a total."""
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-
-    def line(row: Sequence[str]) -> str:
-        first, *others = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        return "  ".join((first.strip().ljust(widths[0]), *others)).rstrip()
-
-    rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
-    lines = [line(head), rule]
-    for row in rows:
-        lines += [rule, line(row)] if row[0] == "total" else [line(row)]
-    return "\n".join(lines)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from flipout.export.accelerate import (
+from flipout.export.speed.acceleration import (
     AS_IT_CAME,
     CHANNELS_LAST,
     COMPACTED,
@@ -22,9 +22,9 @@ from flipout.export.accelerate import (
     _winner,
     accelerate,
 )
-from flipout.export.norms import fold_norms
-from flipout.export.sparse_layers import CONVOLUTIONS, SparseLayer, alternatives
-from flipout.export.timing import Time
+from flipout.export.speed.interleaved_timing import Time
+from flipout.export.speed.norm_folding import fold_norms
+from flipout.export.speed.sparse_layers import CONVOLUTIONS, SparseLayer, alternatives
 from flipout.lab import build
 
 MODULE = sys.modules[accelerate.__module__]  # the package has a function of that name

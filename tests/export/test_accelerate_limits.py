@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from flipout.export.accelerate import CHANNELS_LAST, accelerate
-from flipout.export.card import card
-from flipout.export.compare import unlike
-from flipout.export.sparse_layers import SparseLayer
-from flipout.export.verify import largest_difference
+from flipout.export.formats.verification import largest_difference
+from flipout.export.model_card import card
+from flipout.export.speed.acceleration import CHANNELS_LAST, accelerate
+from flipout.export.speed.sparse_layers import SparseLayer
+from flipout.graph.comparison import unlike
 from tests.export.test_accelerate import prune
 
 MODULE = sys.modules[accelerate.__module__]  # the package has a function of that name

@@ -17,9 +17,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from flipout.export import compact, effective, save
-from flipout.export.card import Card, card
-from flipout.export.measure import multiply_adds, peak_activations, readable, skipped_multiply_adds
-from flipout.export.timing import Time, digits, interleaved, summary
+from flipout.export.costs import multiply_adds, peak_activations, readable, skipped_multiply_adds
+from flipout.export.model_card import Card, card
+from flipout.export.speed.interleaved_timing import Time, digits, interleaved, summary
 from flipout.lab import build
 from tests.export.test_accelerate import prune
 

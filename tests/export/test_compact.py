@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from flipout.export.compact import compact
+from flipout.export.compaction import compact
 from flipout.lab.models import MODELS, build
 from tests.export.networks import Architect, randomize
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from flipout.export.compact import compact
+from flipout.export.compaction import compact
 from flipout.lab.models import build
 from tests.export.networks import randomize
 from tests.export.test_compact import assert_same, check, left_alone, numbers

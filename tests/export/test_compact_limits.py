@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.nn.utils import prune
 
 from flipout.export import accelerate, compact
-from flipout.export.graph import DECIDED
+from flipout.graph.tracing import DECIDED
 from tests.export.networks import randomize
 from tests.export.test_compact import assert_same, left_alone
 from tests.export.test_compact_cases import outputs, zero

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from flipout.export import accelerate, compact
-from flipout.export.compare import unlike
+from flipout.graph.comparison import unlike
 from tests.export.networks import randomize
 from tests.export.test_compact import assert_same, left_alone, numbers
 from tests.export.test_compact_cases import zero

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nan
 
-from flipout.export.compare import batch_of, distance, leaves, unlike
+from flipout.graph.comparison import batch_of, distance, leaves, unlike
 
 ONES = torch.ones(2, 3)
 

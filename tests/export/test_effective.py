@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 import flipout
-from flipout.export.effective import effective
+from flipout.graph.live_paths import effective
 from flipout.lab.models import build
 from tests.export.networks import UNDERSTOOD, Architect, randomize
 from tests.helpers import mlp, sgd, train

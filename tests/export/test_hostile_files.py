@@ -15,9 +15,9 @@ from safetensors.torch import save as to_safetensors
 from safetensors.torch import save_file
 from torch import Tensor
 
-from flipout.export.coding import gap_bytes
-from flipout.export.sparse_file import load, save
-from flipout.export.sparse_index import DTYPES, SparseFileError
+from flipout.export.sparse_file.index import DTYPES, SparseFileError
+from flipout.export.sparse_file.positions_coding import gap_bytes
+from flipout.export.sparse_file.saving import load, save
 from tests.export.test_sparse_file import assert_same
 
 

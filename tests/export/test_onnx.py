@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from flipout.export import compact
-from flipout.export.to_onnx import feed, session, to_onnx
+from flipout.export.formats.onnx_file import feed, session, to_onnx
 from flipout.lab import build
 from tests.export.test_accelerate import prune
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from flipout.export import sparse_file
-from flipout.export.coding import best_low, decode_gaps, encode_gaps, gap_bytes, pack, unpack
-from flipout.export.sparse_file import load, save
-from flipout.export.sparse_index import DTYPES
+from flipout.export.sparse_file import saving
+from flipout.export.sparse_file.index import DTYPES
+from flipout.export.sparse_file.positions_coding import best_low, decode_gaps, encode_gaps, gap_bytes, pack, unpack
+from flipout.export.sparse_file.saving import load, save
 from flipout.lab import build
 
 
@@ -151,7 +151,7 @@ def test_saving_replaces_the_file_in_one_go_or_not_at_all(tmp_path: Path, monkey
     path = tmp_path / "net"
     save({"a": torch.ones(3)}, path)
     before = path.read_bytes()
-    monkeypatch.setattr(sparse_file, "to_safetensors", lambda *_: "no bytes")
+    monkeypatch.setattr(saving, "to_safetensors", lambda *_: "no bytes")
     with pytest.raises(TypeError):
         save({"a": torch.zeros(3)}, path)
     assert path.read_bytes() == before

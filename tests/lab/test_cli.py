@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flipout import cli
-from flipout.lab import show
+from flipout.lab.runs import display
 
 
 def flipout(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -117,7 +117,7 @@ def test_an_unfinished_run_can_be_shown(
 ) -> None:
     from tests.lab.test_run import StopAt
 
-    monkeypatch.setattr(cli.runs, "view_for", lambda *_: StopAt(20))
+    monkeypatch.setattr(cli.run_commands, "view_for", lambda *_: StopAt(20))
     assert flipout(monkeypatch, "train", "--epochs", "3", "--out", str(tmp_path)) == 130
     told = capsys.readouterr().err
     assert "stopped at step 20 of 36, and saved. To go on, run the same command again" in told
@@ -131,4 +131,4 @@ def test_an_unfinished_run_can_be_shown(
 def test_prunable_weights_are_those_of_the_library() -> None:
     from flipout.lab import build
 
-    assert show.prunable_weights(build("lenet-5", (1, 28, 28))) == 430_500
+    assert display.prunable_weights(build("lenet-5", (1, 28, 28))) == 430_500

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from flipout import export
-from flipout.lab import exporting, load_run, make_settings, train
+from flipout.lab import load_run, make_settings, train
+from flipout.lab.runs import exporting
 from tests.lab.test_cli import flipout
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from flipout.lab import LabError, build
 from flipout.lab.data import DATA
 from flipout.lab.models import MODELS
-from flipout.lab.show import prunable_weights
+from flipout.lab.runs.display import prunable_weights
 
 PUBLISHED = {
     # LeCun et al. (1998); counted e.g. in Han et al. (2015), Table 3: 267k.

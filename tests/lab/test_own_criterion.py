@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from flipout.criteria import flip_saliency, printed_saliency, signed_saliency
 from flipout.lab import LabError, make_settings, train
-from flipout.lab.run import StoppedError
+from flipout.lab.runs.training import StoppedError
 from tests.lab.test_run import StopAt
 
 

@@ -19,12 +19,13 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import flipout
-from flipout.lab import LabError, checkpoints, load_run, make_settings, train
-from flipout.lab import run as run_module
-from flipout.lab.progress import Quiet
-from flipout.lab.run import StoppedError, evaluate
-from flipout.lab.trackers import TensorBoard
-from flipout.lab.weights import load_weights, model_bytes
+from flipout.lab import LabError, load_run, make_settings, train
+from flipout.lab.runs import checkpoints
+from flipout.lab.runs import training as run_module
+from flipout.lab.runs.progress_view import Quiet
+from flipout.lab.runs.trackers import TensorBoard
+from flipout.lab.runs.training import StoppedError, evaluate
+from flipout.lab.runs.weight_files import load_weights, model_bytes
 
 EPOCHS = 4
 

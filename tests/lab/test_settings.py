@@ -10,9 +10,9 @@ from torch import nn
 
 import flipout
 from flipout.lab import LabError, build, make_settings
-from flipout.lab.methods import ABOUT, attach, learning_rate, schedule
-from flipout.lab.run import make_optimizer
-from flipout.lab.settings import METHOD_OPTIONS, Settings, fields, validated
+from flipout.lab.runs.pruning import ABOUT, attach, learning_rate, schedule
+from flipout.lab.runs.settings import METHOD_OPTIONS, Settings, fields, validated
+from flipout.lab.runs.training import make_optimizer
 from tests.helpers import mlp, sgd
 
 

@@ -9,12 +9,22 @@ import torch
 
 try:
     from ..lab.errors import LabError
-    from . import exports, lists, runs, sweeps
-    from .shared import app, console, errors
+    from . import export_commands, list_commands, run_commands, sweep_commands
+    from .application import app, console, errors
 except ModuleNotFoundError as error:
     sys.exit(f"the command line needs the lab ({error.name} is missing): pip install 'flipout[lab]'")
 
-__all__ = ["app", "console", "errors", "exports", "lists", "main", "process", "runs", "sweeps"]
+__all__ = [
+    "app",
+    "console",
+    "errors",
+    "export_commands",
+    "list_commands",
+    "main",
+    "process",
+    "run_commands",
+    "sweep_commands",
+]
 
 
 def process() -> None:

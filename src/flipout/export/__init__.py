@@ -1,13 +1,13 @@
 """What comes after pruning: networks that are really smaller and really faster, and the measurements that say so."""
 
-from .accelerate import Accelerated, Choice, accelerate
-from .card import Card, card
-from .compact import compact
-from .effective import Effective, effective
-from .sparse_file import load, save
-from .sparse_index import SparseFileError
-from .to_onnx import to_onnx
-from .to_pt2 import to_pt2
+from ..graph.live_paths import Effective, effective
+from .compaction import compact
+from .formats.onnx_file import to_onnx
+from .formats.pt2_file import to_pt2
+from .model_card import Card, card
+from .sparse_file.index import SparseFileError
+from .sparse_file.saving import load, save
+from .speed.acceleration import Accelerated, Choice, accelerate
 
 __all__ = [
     "Accelerated",

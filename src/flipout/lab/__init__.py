@@ -3,8 +3,8 @@
 from .data import Data, load
 from .errors import LabError
 from .models import build
-from .run import load_run, train
-from .settings import Settings, make_settings
-from .trackers import Tracker
+from .runs.settings import Settings, make_settings
+from .runs.trackers import Tracker
+from .runs.training import load_run, train
 
 __all__ = ["Data", "LabError", "Settings", "Tracker", "build", "load", "load_run", "make_settings", "train"]

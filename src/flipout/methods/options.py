@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, TypedDict
 
-from ..compiling import Compile
 from ..layers import Patterns
 from ..noise import GradientNoise
+from ..runtime.compiler import Compile
 from ..schedules import Geometric, Schedule
 
 ScheduleChoice = Schedule | Callable[[float, int], Schedule] | Literal["paper"] | None

@@ -13,7 +13,7 @@ from flipout.lab.reports import Records, collect
 from flipout.lab.sweeps import open_store, sweep
 from flipout.lab.sweeps.grid import parse_grid
 from flipout.lab.sweeps.job import Engine, Job, Listener, work
-from flipout.lab.sweeps.view import SweepView
+from flipout.lab.sweeps.sweep_view import SweepView
 
 BASE = {"recipe": "paper", "data": "digits", "model": "mlp", "epochs": 3, "width": 0.25}
 PARTS = [

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flipout.lab.reports import Records
 from flipout.lab.reports.labels import labels, percent
-from flipout.lab.reports.statistics import Cell, beats, best, cells, dense, interpolate, wider
+from flipout.lab.reports.seed_statistics import Cell, beats, best, cells, dense, interpolate, wider
 
 percents = st.floats(0, 100)
 several = st.lists(percents, min_size=2, max_size=6)

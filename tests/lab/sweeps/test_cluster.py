@@ -14,11 +14,11 @@ from rich.console import Console
 
 from flipout.lab.errors import LabError
 from flipout.lab.sweeps import Report, open_store, sweep
-from flipout.lab.sweeps.cluster import Cluster
 from flipout.lab.sweeps.grid import Grid, parse_grid
 from flipout.lab.sweeps.job import Job
-from flipout.lab.sweeps.local import Local
-from flipout.lab.sweeps.view import SweepView
+from flipout.lab.sweeps.local_engine import Local
+from flipout.lab.sweeps.ray_engine import Cluster
+from flipout.lab.sweeps.sweep_view import SweepView
 
 pytestmark = [
     pytest.mark.slow,

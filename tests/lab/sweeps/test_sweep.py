@@ -18,9 +18,9 @@ from flipout.lab.errors import LabError
 from flipout.lab.sweeps import Report, open_store, sweep
 from flipout.lab.sweeps.grid import Grid, parse_grid
 from flipout.lab.sweeps.job import Job, Listener, Told
-from flipout.lab.sweeps.local import Local
+from flipout.lab.sweeps.local_engine import Local
 from flipout.lab.sweeps.store import Mirror
-from flipout.lab.sweeps.view import SweepView, summary_table
+from flipout.lab.sweeps.sweep_view import SweepView, summary_table
 
 BASE = {"data": "digits", "model": "mlp", "epochs": 2, "width": 0.25}
 

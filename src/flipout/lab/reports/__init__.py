@@ -1,6 +1,6 @@
 """Reports: what many runs come to, as a page, figures and tables."""
 
 from .records import Record, Records, collect
-from .report import write_report
+from .report_writer import write_report
 
 __all__ = ["Record", "Records", "collect", "write_report"]

@@ -9,8 +9,8 @@ from typing import Any
 import plotly.graph_objects as go
 
 from .labels import percent
+from .seed_statistics import Cell
 from .series import Curve, Flips, Layers
-from .statistics import Cell
 
 FONT = {"family": "system-ui, sans-serif", "size": 13, "color": "#222"}
 GRID = "#e6e6e6"

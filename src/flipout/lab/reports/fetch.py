@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from ..errors import LabError
-from ..folders import MODEL
+from ..runs.run_folder import MODEL
 from ..sweeps.store import Mirror, is_url
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import matplotlib as mpl
 
 from .labels import percent
+from .seed_statistics import Cell
 from .series import Curve, Flips, Layers
-from .statistics import Cell
 
 DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..settings import Settings
-from ..sweeps.view import OPTIONS, method_options
+from ..runs.settings import Settings
+from ..sweeps.sweep_view import OPTIONS, method_options
 from .records import INDIFFERENT, Record
 
 METHOD_NAMES = {

@@ -10,9 +10,9 @@ from typing import Any
 
 from ..errors import LabError
 from ..files import read_json
-from ..folders import CONFIG, METRICS, RESULT
-from ..settings import Settings, validated
-from ..sweeps.sweep import FAILURE, SWEEP
+from ..runs.run_folder import CONFIG, METRICS, RESULT
+from ..runs.settings import Settings, validated
+from ..sweeps.execution import FAILURE, SWEEP
 
 # Settings that do not change what a network is asked to do.
 INDIFFERENT = {"compile", "threads", "device", "aim"}

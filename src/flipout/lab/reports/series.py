@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .labels import METHOD_NAMES, labels, percent
 from .records import Record
-from .statistics import by_option, cells, one_per_seed
+from .seed_statistics import by_option, cells, one_per_seed
 
 COLOURS = {
     "flipout": "#0072b2",

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import LabError, unknown
-from ..settings import Settings, check_keys, make_settings
+from ..runs.settings import Settings, check_keys, make_settings
 
 LISTS = {"milestones"}  # settings that are lists themselves: an axis of them is a list of lists
 
@@ -112,7 +112,7 @@ def _plain(value: Any) -> Any:
 
 def shipped_grids() -> list[str]:
     """The names of the grids that come with the lab."""
-    files = (path.name for path in resources.files(f"{__package__.rpartition('.')[0]}.grids").iterdir())
+    files = (path.name for path in resources.files(f"{__package__}.grids").iterdir())
     return sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml"))
 
 
@@ -122,7 +122,7 @@ def read_grid(name: str | Path) -> Grid:
     if path.is_file():
         text, name = path.read_text(encoding="utf-8"), path.stem
     elif str(name) in shipped_grids():
-        folder = resources.files(f"{__package__.rpartition('.')[0]}.grids")
+        folder = resources.files(f"{__package__}.grids")
         text, name = (folder / f"{name}.toml").read_text(encoding="utf-8"), str(name)
     else:
         raise unknown("grid", str(name), [*shipped_grids(), "a TOML file"])

@@ -13,9 +13,9 @@ from typing import Any, Literal, Protocol
 import torch
 
 from ..errors import BusyError, DivergedError, LabError
-from ..progress import Quiet
-from ..run import StoppedError, train
-from ..settings import Settings, validated
+from ..runs.progress_view import Quiet
+from ..runs.settings import Settings, validated
+from ..runs.training import StoppedError, train
 from .store import Mirror, is_url
 
 RETRIES = 2

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import LabError
 from ..files import read_json, remove_leftovers, write_json
-from ..folders import CHECKPOINTS, RESULT, prepare_folder
+from ..runs.run_folder import CHECKPOINTS, RESULT, prepare_folder
 
 
 class Store:

@@ -1,0 +1,49 @@
+"""Checkpoints: atomic, checked by a digest, two of them kept."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..files import replacing
+
+KEPT = 2
+
+
+def save(folder: Path, step: int, state: dict[str, Any]) -> None:
+    """Writes a checkpoint, and only then removes what is older than the one before it."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    content = buffer.getbuffer()
+    folder.mkdir(exist_ok=True)
+    with replacing(folder / f"step-{step:010}.ckpt") as file:
+        file.write(hashlib.sha256(content).digest())
+        file.write(content)
+    for old in _paths(folder)[:-KEPT]:
+        old.unlink(missing_ok=True)
+
+
+def load(folder: Path) -> dict[str, Any] | None:
+    """The newest checkpoint that is whole; None if there is none."""
+    for path in reversed(_paths(folder)):
+        content = path.read_bytes()
+        if hashlib.sha256(content[32:]).digest() == content[:32]:
+            state: dict[str, Any] = torch.load(io.BytesIO(content[32:]), map_location="cpu", weights_only=True)
+            return state
+        warnings.warn(f"the checkpoint {path} is damaged; going on from the one before it", stacklevel=2)
+    return None
+
+
+def remove(folder: Path) -> None:
+    """A finished run needs none."""
+    for path in _paths(folder):
+        path.unlink(missing_ok=True)
+
+
+def _paths(folder: Path) -> list[Path]:
+    return sorted(folder.glob("step-*.ckpt"))

@@ -1,0 +1,300 @@
+"""A run: training and pruning one network in one folder, from wherever it was left."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import flipout
+
+from .. import data
+from ..data.batches import Images, augment, prepare
+from ..errors import DivergedError, LabError
+from ..files import read_json, remove_leftovers, write_bytes, write_json
+from ..models import build
+from . import checkpoints
+from .interruption import stop_signals
+from .progress_view import Quiet, View
+from .pruning import attach, learning_rate
+from .result import outcome
+from .run_folder import (
+    CHECKPOINTS,
+    CONFIG,
+    LOCK,
+    METRICS,
+    MODEL,
+    RESULT,
+    compare,
+    locked,
+    prepare_folder,
+    read_settings,
+    versions,
+)
+from .settings import Settings
+from .trackers import Tracker
+from .weight_files import load_weights, model_bytes
+
+
+class StoppedError(LabError):
+    """The run was asked to stop, has saved itself, and can go on."""
+
+
+def train(
+    settings: Settings,
+    folder: Path | str,
+    *,
+    view: View | None = None,
+    trackers: Sequence[Tracker] = (),
+    patience: float = 0.0,
+) -> dict[str, Any]:
+    """Trains and prunes a network, or goes on where an earlier call was stopped, and gives its result.
+
+    A finished run is not run again. Killed at any moment and called again, it ends with the same `model.safetensors`,
+    byte for byte, on the same machine with the same number of threads. `patience` is how many seconds to wait for
+    another process that is training in the folder.
+    """
+    folder = Path(folder)
+    prepare_folder(folder)
+    with locked(folder / LOCK, patience=patience):
+        compare(folder, settings)
+        if (folder / RESULT).exists():
+            return read_json(folder / RESULT)
+        remove_leftovers(folder)
+        remove_leftovers(folder / CHECKPOINTS)
+        run = Run(settings, folder, view or Quiet(), trackers)
+        try:
+            # Only now: settings that no run came of must not stand in the way of better ones.
+            write_json(folder / CONFIG, {"settings": settings.described(), "versions": versions()})
+            return run.go()
+        finally:
+            run.close()
+
+
+class Run:
+    """One training, with everything that a checkpoint saves."""
+
+    def __init__(self, settings: Settings, folder: Path, view: View, trackers: Sequence[Tracker]) -> None:
+        self.settings, self.folder, self.view, self.trackers = settings, folder, view, trackers
+        self.device = choose_device(settings)
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+        self.data = data.load(settings.data, settings.image_size)
+        self.train_set, self.held_out = prepare(self.data, self.device, validate=settings.validate_)
+        torch.manual_seed(settings.seed)
+        self.model = build_model(settings, self.data).to(self.device)
+        self._check_disk()
+        self.optimizer = make_optimizer(settings, self.model)
+        self.steps_per_epoch = math.ceil(len(self.train_set) / settings.batch_size)
+        # First, so that it sees a step before its pruning.
+        self.aim = flipout.AimTest(self.model, self.optimizer) if settings.aim else None
+        self.pruner = attach(settings, self.model, self.optimizer, self.steps_per_epoch, self._snip_batches)
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.amp)
+        self.total = settings.total_epochs * self.steps_per_epoch
+        self.step, self.loss_sum, self.seconds = 0, torch.zeros((), device=self.device), 0.0
+        self.metrics: list[dict[str, Any]] = []
+        if (state := checkpoints.load(folder / CHECKPOINTS)) is not None:
+            self._load(state)
+
+    def go(self) -> dict[str, Any]:
+        """Trains to the end and writes the result."""
+        for tracker in self.trackers:
+            tracker.start(self.folder, self.settings.described(), len(self.metrics))
+        self._write_metrics()
+        settings = self.settings
+        self.view.start(f"{settings.data} {settings.model} {settings.method}", self.total, self.step)
+        with stop_signals() as stopping:
+            while self.step < self.total:
+                try:
+                    self._epoch(stopping)
+                except FloatingPointError as error:  # the pruner met weights that are no numbers
+                    raise DivergedError(f"training has diverged: {error}") from error
+        result = outcome(self)
+        write_bytes(self.folder / MODEL, model_bytes(self.model))
+        write_json(self.folder / RESULT, result)
+        checkpoints.remove(self.folder / CHECKPOINTS)
+        for tracker in self.trackers:
+            tracker.finish(result)
+        return result
+
+    def close(self) -> None:
+        """Takes the pruner off; a run that was stopped half-way has said so in its own words."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", flipout.UnfinishedWarning)
+            self.pruner.remove()
+        if self.aim is not None:
+            self.aim.remove()
+
+    def _epoch(self, stopping: threading.Event) -> None:
+        rate = self.steps(stopping)
+        self._end_of_epoch(rate)
+        if stopping.is_set() and self.step < self.total:
+            raise StoppedError(f"stopped after an epoch, at step {self.step:,} of {self.total:,}, and saved")
+
+    def steps(self, stopping: threading.Event) -> float:
+        """The steps that are left of an epoch; gives the last learning rate."""
+        settings, started, rate = self.settings, time.monotonic(), 0.0
+        epoch, done = divmod(self.step, self.steps_per_epoch)
+        augmented = settings.augment and (self.data.flip or self.data.crop)
+        penalty = self.pruner.penalty if isinstance(self.pruner, flipout.HoyerSquare) else None
+        self.model.train()
+        batches = self.train_set.shuffled(settings.batch_size, seed=settings.seed, epoch=epoch, skip=done)
+        for images, labels in batches:
+            if augmented:
+                images = augment(images, flip=self.data.flip, crop=self.data.crop, seed=settings.seed, step=self.step)
+            rate = learning_rate(settings, self.pruner, self.step, self.steps_per_epoch)
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            with torch.autocast(self.device.type, enabled=settings.amp):
+                loss = nn.functional.cross_entropy(self.model(images), labels)
+            self.loss_sum += loss.detach() * len(labels)
+            if penalty is not None:
+                loss = loss + penalty()
+            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            self.optimizer.zero_grad()
+            self.step += 1
+            self.view.step(self.step)
+            if stopping.is_set() and self.step % self.steps_per_epoch:
+                self.seconds += time.monotonic() - started
+                self._save()
+                raise StoppedError(f"stopped at step {self.step:,} of {self.total:,}, and saved")
+        self.seconds += time.monotonic() - started
+        return rate
+
+    def _end_of_epoch(self, rate: float) -> None:
+        loss = float(self.loss_sum) / len(self.train_set)
+        if not math.isfinite(loss):
+            raise DivergedError(
+                f"the loss is {loss} in epoch {len(self.metrics) + 1}: training has diverged. Lower --learning-rate, "
+                "or --noise if it is relative to the weights; the last good checkpoint is kept"
+            )
+        self.loss_sum.zero_()
+        accuracy = evaluate(self.model, self.held_out)
+        flips = self.pruner.statistics.get("flips")
+        line = {
+            "epoch": len(self.metrics) + 1,
+            "step": self.step,
+            "loss": loss,
+            "test_accuracy": None if self.settings.validate_ else accuracy,
+            "validation_accuracy": accuracy if self.settings.validate_ else None,
+            "sparsity": self.pruner.sparsity,
+            "nonzero": self.pruner.nonzero,
+            "learning_rate": rate,
+            "seconds": round(self.seconds, 3),
+            "flips": None if flips is None else sum(int(count.sum()) for count in flips.values()),
+        }
+        self.metrics.append(line)
+        self._write_metrics()
+        self._save()
+        self.view.epoch(line)
+        for tracker in self.trackers:
+            tracker.log(line)
+
+    def _save(self) -> None:
+        state = {
+            "step": self.step,
+            "loss_sum": self.loss_sum.clone(),
+            "seconds": self.seconds,
+            "metrics": self.metrics,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "pruner": self.pruner.state_dict(),
+            "aim": None if self.aim is None else self.aim.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "random": torch.get_rng_state(),
+            "cuda_random": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
+        }
+        checkpoints.save(self.folder / CHECKPOINTS, self.step, state)
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.pruner.load_state_dict(state["pruner"])
+        if self.aim is not None:
+            self.aim.load_state_dict(state["aim"])
+        self.scaler.load_state_dict(state["scaler"])
+        self.step, self.seconds, self.metrics = state["step"], state["seconds"], state["metrics"]
+        self.loss_sum.copy_(state["loss_sum"])
+        torch.set_rng_state(state["random"])
+        if state["cuda_random"] is not None:
+            torch.cuda.set_rng_state(state["cuda_random"], self.device)
+
+    def _write_metrics(self) -> None:
+        write_bytes(self.folder / METRICS, "".join(json.dumps(line) + "\n" for line in self.metrics).encode())
+
+    def _snip_batches(self, count: int) -> Iterator[tuple[Tensor, Tensor]]:
+        batches = self.train_set.shuffled(self.settings.batch_size, seed=self.settings.seed, epoch=-1)
+        return (batch for batch, _ in zip(batches, range(count), strict=False))
+
+    def _check_disk(self) -> None:
+        """A checkpoint holds the weights, up to two moments of each, masks and statistics; there are three at times."""
+        weights = sum(tensor.numel() * tensor.element_size() for tensor in self.model.state_dict().values())
+        needed, free = 12 * weights + (1 << 20), shutil.disk_usage(self.folder).free
+        if free < needed:
+            raise LabError(
+                f"the disk of {self.folder} has {free >> 20:,} MiB left, and checkpoints of {self.settings.model} may "
+                f"take {needed >> 20:,} MiB: free some space, or choose another --out"
+            )
+
+
+def build_model(settings: Settings, loaded: data.Data) -> nn.Module:
+    """The network of a run, with the weights of --init if there are any."""
+    model = build(settings.model, loaded.shape, loaded.classes, settings.width)
+    if settings.init is not None:
+        load_weights(model, Path(settings.init))
+    return model
+
+
+def make_optimizer(settings: Settings, model: nn.Module) -> torch.optim.Optimizer:
+    """The optimizer that the settings ask for."""
+    rate, decay = settings.learning_rate, settings.weight_decay
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD(model.parameters(), rate, momentum=settings.momentum, weight_decay=decay)
+    kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
+    return kind(model.parameters(), rate, betas=(settings.momentum, 0.999), weight_decay=decay)
+
+
+def choose_device(settings: Settings) -> torch.device:
+    """The device, if it is there."""
+    try:
+        device = torch.device(settings.device)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise LabError(f"--device {settings.device} is not to be had here: {reason}") from error
+    if settings.amp and device.type == "cpu":
+        raise LabError("--amp needs a GPU: give --device cuda, or leave it out")
+    return device
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, images: Images, batch_size: int = 1000) -> float:
+    """The share of images that are told right."""
+    mode = model.training
+    model.eval()
+    right = sum((model(x).argmax(1) == y).sum() for x, y in images.in_order(batch_size))
+    model.train(mode)
+    return float(right) / len(images)
+
+
+def load_run(folder: Path | str) -> nn.Module:
+    """The trained network of a finished run, ready to use: on the CPU, in evaluation mode."""
+    folder = Path(folder)
+    settings = read_settings(folder)
+    if not (folder / MODEL).exists():
+        raise LabError(f"{folder} has no {MODEL}: the run is not finished; run its command again to go on")
+    loaded = data.load(settings.data, settings.image_size)
+    model = build(settings.model, loaded.shape, loaded.classes, settings.width)
+    load_weights(model, folder / MODEL)
+    return model.eval()
