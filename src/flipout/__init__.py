@@ -3,12 +3,22 @@ asked for."""
 
 from . import criteria, export
 from .aim import AimTest
-from .methods import METHODS
-from .methods.deep_r import DeepR
-from .methods.gradual import Dense, FlipOut, GlobalMagnitude, KeepZeros, MagnitudeUncertainty, Random
-from .methods.hoyer import HoyerSquare
-from .methods.lottery import Lottery
-from .methods.snip import SNIP
+from .methods import (
+    METHODS,
+    SNIP,
+    DeepR,
+    Dense,
+    FlipOut,
+    GlobalMagnitude,
+    HoyerSquare,
+    KeepZeros,
+    LoopNeeds,
+    Lottery,
+    MagnitudeUncertainty,
+    Method,
+    Random,
+    register,
+)
 from .noise import GradientNoise
 from .progress import DeadLayerWarning, DivergenceWarning, NotCompiledWarning, UnfinishedWarning
 from .pruner import Pruner
@@ -32,8 +42,10 @@ __all__ = [
     "GradientNoise",
     "HoyerSquare",
     "KeepZeros",
+    "LoopNeeds",
     "Lottery",
     "MagnitudeUncertainty",
+    "Method",
     "NotCompiledWarning",
     "OneShot",
     "Pruner",
@@ -43,4 +55,5 @@ __all__ = [
     "UnfinishedWarning",
     "criteria",
     "export",
+    "register",
 ]

@@ -1,23 +1,26 @@
-"""The methods, each `(model, optimizer, *, sparsity, steps, ...)` and a `Pruner`."""
+"""The methods: each is a `Pruner`, takes `(model, optimizer, *, sparsity, steps, ...)`, and has a record in `METHODS`."""
 
-from collections.abc import Callable
-
-from ..pruner import Pruner
+# isort: split  (methods are listed in the order of these imports, FlipOut first)
 from .deep_r import DeepR
 from .gradual import Dense, FlipOut, GlobalMagnitude, KeepZeros, MagnitudeUncertainty, Random
 from .hoyer import HoyerSquare
 from .lottery import Lottery
+from .registry import METHODS, LoopNeeds, Method, register
 from .snip import SNIP
 
-METHODS: dict[str, Callable[..., Pruner]] = {
-    "flipout": FlipOut,
-    "magnitude": GlobalMagnitude,
-    "random": Random,
-    "snip": SNIP,
-    "hoyer-square": HoyerSquare,
-    "magnitude-uncertainty": MagnitudeUncertainty,
-    "deep-r": DeepR,
-    "lottery": Lottery,
-    "dense": Dense,
-    "keep-zeros": KeepZeros,
-}
+__all__ = [
+    "METHODS",
+    "SNIP",
+    "DeepR",
+    "Dense",
+    "FlipOut",
+    "GlobalMagnitude",
+    "HoyerSquare",
+    "KeepZeros",
+    "LoopNeeds",
+    "Lottery",
+    "MagnitudeUncertainty",
+    "Method",
+    "Random",
+    "register",
+]

@@ -16,8 +16,10 @@ from ..noise import normal, uniform
 from ..pruner import Pruner
 from ..schedules import OneShot
 from .options import CommonOptions
+from .registry import register
 
 
+@register("deep-r", title="Deep-R", about="a constant number of connections that rewire", colour="#56b4e9")
 class DeepR(Pruner):
     """Deep-R (Bellec et al., 2018): the sparsity is constant from the start, and each connection has a fixed sign.
 

@@ -14,9 +14,11 @@ from ..noise import GradientNoise
 from ..pruner import Criterion, Pruner
 from ..schedules import Never
 from ..statistics import Deviation
-from .options import CommonOptions, Options, ScheduleChoice, schedule_for
+from .options import CommonOptions, NoiseOptions, Options, ScheduleChoice, schedule_for
+from .registry import register
 
 
+@register("flipout", title="FlipOut", about="weights that flip their sign often, with gradient noise", colour="#0072b2")
 class FlipOut(Pruner):
     """FlipOut (Sec. 2.2): prunes the lowest `|theta|^p / (flips + 1)`, with gradient noise.
 
@@ -68,6 +70,7 @@ class _Scored(Pruner):
         super().__init__(model, optimizer, criterion=type(self).score, schedule=planned, **options)
 
 
+@register("magnitude", title="Global magnitude", about="the smallest weights", colour="#d55e00")
 class GlobalMagnitude(_Scored):
     """Prunes the smallest weights. With noise it is the paper's ablation, with `scope="layer"` Han et al.'s method.
 
@@ -77,6 +80,7 @@ class GlobalMagnitude(_Scored):
     score = staticmethod(criteria.magnitude)
 
 
+@register("random", title="Random", about="random weights: the control", colour="#8a8a8a")
 class Random(_Scored):
     """Prunes any weight as soon as any other: the control.
 
@@ -86,6 +90,7 @@ class Random(_Scored):
     score = staticmethod(criteria.random)
 
 
+@register("magnitude-uncertainty", title="M&U", about="small weights that vary a lot during training", colour="#b8860b")
 class MagnitudeUncertainty(Pruner):
     """M&U (Ko et al., 2019): prunes the lowest `|theta| / (lambda + std(theta))`, std over about `horizon` steps.
 
@@ -119,6 +124,7 @@ class MagnitudeUncertainty(Pruner):
         )
 
 
+@register("dense", title="Dense", about="nothing: the reference", colour="#333333")
 class Dense(Pruner):
     """No pruning: the reference. Takes `sparsity` like every method, and ignores it."""
 
@@ -129,11 +135,12 @@ class Dense(Pruner):
         *,
         sparsity: float = 0.0,
         steps: int = 1,
-        **options: Unpack[Options],
+        **options: Unpack[NoiseOptions],
     ) -> None:
         super().__init__(model, optimizer, criterion=criteria.magnitude, schedule=Never(steps), **options)
 
 
+@register("keep-zeros", title="Keep zeros", about="nothing, but keeps the zeros of --init", colour="#666666")
 class KeepZeros(Dense):
     """No pruning of its own: keeps the zeros a network already has, to fine-tune a pruned one.
 

@@ -12,8 +12,16 @@ from .. import criteria
 from ..pruner import Pruner
 from ..schedules import AtThreshold, OneShot, Pruning
 from .options import Options
+from .registry import LoopNeeds, register
 
 
+@register(
+    "hoyer-square",
+    title="Hoyer-Square",
+    about="small weights after training with a penalty, followed by fine-tuning",
+    colour="#cc79a7",
+    needs=LoopNeeds(penalty=True, further_epochs=150 / 350),
+)
 class HoyerSquare(Pruner):
     """Hoyer-Square (Yang et al., 2020): add `pruner.penalty()` to the loss; weights below `threshold` are pruned when
     the share `1 - fine_tune` of training is done, and the rest trains without the penalty.

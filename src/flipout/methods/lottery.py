@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import Annotated, Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +12,17 @@ from .. import criteria
 from ..layers import named_tensors
 from ..pruner import Pruner
 from ..schedules import Geometric, Pruning
-from .options import Options
+from .options import InSteps, Options
+from .registry import LoopNeeds, register
 
 
+@register(
+    "lottery",
+    title="Lottery tickets",
+    about="the smallest weights, then rewinds the others and trains again",
+    colour="#7b5ea7",
+    needs=LoopNeeds(restarts_learning_rate=True),
+)
 class Lottery(Pruner):
     """Iterative magnitude pruning with rewinding (Frankle and Carbin, 2019), in `rounds` of equal length.
 
@@ -34,7 +42,7 @@ class Lottery(Pruner):
         sparsity: float,
         steps: int,
         rounds: int = 5,
-        rewind_to: int | None = 0,
+        rewind_to: Annotated[int | None, InSteps] = 0,
         **options: Unpack[Options],
     ) -> None:
         if rounds < 1:

@@ -10,23 +10,39 @@ from ..noise import GradientNoise
 from ..runtime.compiler import Compile
 from ..schedules import Geometric, Schedule
 
+
+class InSteps:
+    """Marks an option that counts optimizer steps: `Annotated[int, InSteps]`. The lab takes such options in epochs."""
+
+
 ScheduleChoice = Schedule | Callable[[float, int], Schedule] | Literal["paper"] | None
 """A schedule, something that makes one of (sparsity, steps), the paper's, or (None) the default `Geometric`."""
 
 
-class CommonOptions(TypedDict, total=False):
-    """What every method takes besides its own arguments; see `Pruner`."""
+class BasicOptions(TypedDict, total=False):
+    """The options of every method, also of one that does not prune; see `Pruner`."""
 
-    scope: Literal["global", "layer"]
-    floor: int | float
     include: Patterns | None
     exclude: Patterns | None
     seed: int
     compile: Compile
 
 
+class CommonOptions(BasicOptions, total=False):
+    """The options of every method that prunes; see `Pruner`."""
+
+    scope: Literal["global", "layer"]
+    floor: int | float
+
+
+class NoiseOptions(BasicOptions, total=False):
+    """The options of a method that does not prune, and gradient noise."""
+
+    noise: GradientNoise | float | None
+
+
 class Options(CommonOptions, total=False):
-    """The same, and noise, for the methods that have none of their own."""
+    """The options of a method that prunes, and gradient noise."""
 
     noise: GradientNoise | float | None
 

@@ -13,8 +13,16 @@ from .. import criteria
 from ..pruner import Pruner
 from ..schedules import Geometric, Pruning
 from .options import Options
+from .registry import LoopNeeds, register
 
 
+@register(
+    "snip",
+    title="SNIP",
+    about="weights that hardly affect the loss of the initial network, before the first step",
+    colour="#009e73",
+    needs=LoopNeeds(batches=10),
+)
 class SNIP(Pruner):
     """SNIP (Lee et al., 2019): prunes the lowest `|theta * dL/dtheta|` of the initial network before the first step.
 
