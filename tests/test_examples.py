@@ -16,6 +16,7 @@ EXPECTED = {
     "hoyer_square.py": "740 of 7,400 weights kept",
     "own_criterion.py": "740 of 7,400 weights kept",
     "quickstart.py": "2,510 of 50,200",
+    "rigl.py": "370 of 7,400 weights kept",
     "resume.py": "identical to the last bit: True",
     "snip.py": "370 of 7,400 weights kept",
 }
