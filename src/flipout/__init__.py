@@ -15,7 +15,7 @@ from .pruner import Pruner
 from .schedules import Cubic, Geometric, OneShot, Schedule
 from .statistics import Statistic
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "METHODS",
