@@ -29,7 +29,7 @@ format: .venv/everything ## apply ruff's fixes and formatting
 	$(BIN)/ruff format .
 
 docs: .venv/everything ## build the documentation site in site/; a broken link is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # The example runs in a new folder, so that nothing but the installed wheel can be imported.
 wheel: .venv/everything ## build the wheel, install it into a clean environment, and run the quickstart from there
