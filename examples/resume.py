@@ -1,4 +1,4 @@
-"""A training that is stopped half-way and goes on in new objects, bit for bit as if nothing had happened."""
+"""Stop a training run, resume it with new objects, and get the same weights bit for bit."""
 
 import tempfile
 from pathlib import Path

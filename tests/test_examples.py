@@ -72,3 +72,9 @@ def test_the_page_on_your_own_data_and_network_works(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "run" / "result.json").read_text())["test_accuracy"] > 0.9
+
+
+@pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in (*PAGES, *ROOT.glob("C*.md"))])
+def test_the_files_that_a_page_names_exist(page: str) -> None:
+    for name in re.findall(r"\b(?:tests|examples|benchmarks|src)/[\w/.-]+\.(?:py|json)\b", (ROOT / page).read_text()):
+        assert (ROOT / name).exists(), f"{page} names {name}"
