@@ -81,7 +81,7 @@ def test_frozen_tied_unused_and_empty_weights() -> None:
 
         def forward(self, x: Tensor) -> Tensor:
             x = self.frozen(self.again(self.first(x).relu()).relu())
-            return self.head(x) + self.empty(x[:, :0]).sum()
+            return self.head(x) + self.empty(x[:, :0]).sum()  # type: ignore[no-any-return]
 
     torch.manual_seed(0)
     with pytest.warns(UserWarning, match="zero-element"):
