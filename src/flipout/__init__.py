@@ -26,7 +26,7 @@ from .schedules import Constant, Cubic, Geometric, OneShot, Schedule
 from .statistics import Statistic
 from .warnings import DeadLayerWarning, DivergenceWarning, NotCompiledWarning, UnfinishedWarning
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "METHODS",
