@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 import flipout
 from flipout import export
-from flipout.export.costs import dense_bytes, sparse_bytes
-from flipout.export.speed.interleaved_timing import interleaved
+from flipout.export.file_sizes import dense_file_bytes, sparse_file_bytes
+from flipout.export.speed.interleaved_timing import time_interleaved
 from flipout.lab import build, load
 from flipout.lab.data import data_home
 from flipout.lab.data.batches import Images, prepare
@@ -90,9 +90,9 @@ def endless(images: Images) -> Iterator[tuple[Tensor, Tensor]]:
 def measure(name: str, model: nn.Module, images: Images) -> tuple[Figures, list[list[str]]]:
     """The figures of one network, and rows for the table of milliseconds."""
     example, _ = images.take(torch.arange(max(BATCHES)))
-    live = export.effective(model, example[:1])
+    live = export.effective_weights(model, example[:1])
     figures: Figures = {
-        "file_dense_over_sparse": {name: dense_bytes(model) / sparse_bytes(model)},
+        "file_dense_over_sparse": {name: dense_file_bytes(model) / sparse_file_bytes(model)},
         "latency_dense_over_compact": {},
         "latency_dense_over_accelerated": {},
         "nonzero_weights": {name: live.nonzero},
@@ -105,7 +105,7 @@ def measure(name: str, model: nn.Module, images: Images) -> tuple[Figures, list[
         x = example[:batch]
         fast = export.accelerate(model, x, repetitions=repetitions)
         forms = {"dense": model, "compact": small, "accelerated": fast}
-        times = interleaved({form: partial(network, x) for form, network in forms.items()}, repetitions)
+        times = time_interleaved({form: partial(network, x) for form, network in forms.items()}, repetitions)
         ratios = {form: times["dense"].median / times[form].median for form in ("compact", "accelerated")}
         for form, ratio in ratios.items():
             figures[f"latency_dense_over_{form}"][f"{name}-batch{batch}"] = ratio

@@ -146,9 +146,9 @@ class Pruner:
         status = f"{self!r}" if self.finished else f"{self!r}\n{self._progress.complaint()}"
         live: dict[str, tuple[int, int]] = {}
         if example_input is not None:
-            from .graph.live_paths import effective
+            from .graph.live_paths import effective_weights
 
-            live = effective(self.model, example_input).layers
+            live = effective_weights(self.model, example_input).layers
         rows = (summarize(layer, live[layer.name][1] if layer.name in live else None) for layer in self.layers)
         return Summary(tuple(rows), status)
 
