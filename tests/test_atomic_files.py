@@ -28,9 +28,14 @@ def test_the_file_is_replaced_at_the_end(tmp_path: Path) -> None:
 def test_an_error_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "net"
     path.write_text("old")
-    with pytest.raises(KeyError), replacing(path) as temporary:
-        temporary.write_text("new")
-        raise KeyError
+
+    def fail_while_writing() -> None:
+        with replacing(path) as temporary:
+            temporary.write_text("new")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail_while_writing()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 

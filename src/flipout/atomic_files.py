@@ -29,7 +29,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def leftover_files(folder: Path) -> list[Path]:
-    """Return the temporary files in a folder, which killed processes left behind if nobody is writing."""
+    """Return the temporary files in a folder. If no process is writing, killed processes left them behind."""
     found = (*folder.glob(".*.part"), *folder.glob(".*.part.*"))  # without and with a suffix
     return [path for path in found if path.is_file()]
 

@@ -21,7 +21,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "contributing-operation.md"
 @pytest.fixture
 def recognize_prelu() -> Any:
     """The code of the page, run where the page says it belongs."""
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (code,) = (block for block in blocks if "class PReLURule" in block)
     names = {**vars(activations_and_pooling), "nn": nn}
     exec(compile("from __future__ import annotations\n" + code, str(PAGE), "exec"), names)
     return names["recognize_prelu"]
