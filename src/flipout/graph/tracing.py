@@ -60,7 +60,7 @@ def trace(model: nn.Module, example: tuple[Tensor, ...]) -> TracedNetwork:
         shapes = _run(model, graph, example, lambda tensor: tuple(tensor.shape))
     except Exception as error:  # the user's code may raise any error
         raise UnsupportedNetworkError(f"the network cannot be traced ({first_line(error)})") from error
-    graph._tracer_cls = None  # unpickling traces the network again, without an example
+    graph._tracer_cls = None  # unpickling traces again, and could not create a tracer that needs an example
     for node in graph.nodes:
         node.type = None  # an annotation may be a string, which would prevent pickling
     make_functional(model, graph, shapes)
