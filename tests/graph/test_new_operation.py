@@ -1,4 +1,4 @@
-"""The example of docs/contributing-operation.md: an operation is added with a rule and an entry in the table."""
+"""The example of CONTRIBUTING.md: an operation is added with a rule and an entry in the table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flipout.graph import operations
 from flipout.graph.rules import activations_and_pooling
 from tests.graph.networks import randomize
 
-PAGE = Path(__file__).parents[2] / "docs" / "contributing-operation.md"
+PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
 
 
 @pytest.fixture

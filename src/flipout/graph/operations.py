@@ -1,7 +1,7 @@
 """The table of operations: for every module, function and method that compaction knows, the recognizer of its rule.
 
 A recognizer returns the rule of a call, or None if the rule does not apply to this call. To teach compaction a new
-operation, add it to `MODULES` or `FUNCTIONS`; docs/contributing-operation.md shows how.
+operation, add it to `MODULES` or `FUNCTIONS`; CONTRIBUTING.md shows how.
 """
 
 from __future__ import annotations
