@@ -98,7 +98,7 @@ class DeepR(Pruner):
             self._wake([layer], number)
         self._wake(self.layers, sum(had) - sum(has) - sum(owed))
         for layer, mask in zip(self.layers, before, strict=True):
-            clear_state(self.optimizer, layer.weight, layer.mask ^ mask)
+            clear_state(self.optimizer, layer.weight, (layer.mask & mask).view(torch.uint8))
             layer.count()
 
     def _wake(self, layers: list[Layer], number: int) -> None:

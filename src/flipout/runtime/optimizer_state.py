@@ -5,13 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..numerics import masked
 
-def clear_state(optimizer: torch.optim.Optimizer, weight: Tensor, where: Tensor) -> None:
-    """Zero the optimizer's state of some elements of a weight.
+
+def clear_state(optimizer: torch.optim.Optimizer, weight: Tensor, keep: Tensor) -> None:
+    """Zero the optimizer's state of a weight where `keep`, a tensor of bytes, is 0.
 
     Every tensor of the weight's shape counts: SGD's momentum, both moments of Adam, RMSprop's averages. A pruned
     weight leaves nothing behind, and one that grows back starts like a new one.
     """
     for value in optimizer.state.get(weight, {}).values():
         if isinstance(value, Tensor) and value.ndim and value.shape == weight.shape:
-            value.masked_fill_(where, 0)
+            value.copy_(masked(value, keep) if value.is_floating_point() else value * keep)
