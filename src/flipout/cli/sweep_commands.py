@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from ..lab.errors import LabError
 from ..lab.files import write_bytes
@@ -26,7 +27,7 @@ from ..lab.sweeps.local_engine import Local
 from ..lab.sweeps.ray_engine import Cluster
 from ..lab.sweeps.store import is_url
 from ..lab.sweeps.sweep_view import SweepView, summary_table, told_as
-from .application import app, command_line, console, errors, value_of
+from .application import app, command_line, console, errors
 
 Out = Annotated[str | None, typer.Option(help="folder or URL of the runs (else in runs/)")]
 Jobs = Annotated[int | None, typer.Option("-j", "--jobs", min=1, help="runs at a time (else one a core)")]
@@ -52,7 +53,7 @@ def demo(
         console.print(accuracy_table(f"{title}: test accuracy (%), last epoch, {seeds_line(runs)}", runs).rich())
     page = write_report(records, out / "report")
     pictures = sorted((page.parent / "figures").glob("*-results.png"))
-    console.print("\n".join([f"page: {page}", *(f"picture: {picture}" for picture in pictures)]), soft_wrap=True)
+    console.print("\n".join([f"page: {page}", *(f"picture: {picture}" for picture in pictures)]), soft_wrap=True, markup=False)
     one = next(run.name for run in grid.runs() if run.settings.method == "flipout" and run.settings.sparsity == 0.97)
     program = "flipout" if shutil.which("flipout") else sys.argv[0]  # in an environment that was not activated
     following = (
@@ -62,7 +63,7 @@ def demo(
         "plan --model vgg19 --sparsity 0.999 --recipe paper",
         "methods",
     )
-    console.print("\n".join(["\nNext:", *(f"  {program} {command}" for command in following)]), soft_wrap=True)
+    console.print("\n".join(["\nNext:", *(f"  {program} {command}" for command in following)]), soft_wrap=True, markup=False)
     if outcome.count("failed"):
         raise typer.Exit(1)
 
@@ -86,7 +87,7 @@ def sweep(
     if dry_run:
         for grid in chosen:
             for run in grid.runs():
-                console.print(f"{told_as(run.settings)}  [dim]{', '.join(run.parts)}[/]", soft_wrap=True)
+                console.print(f"{escape(told_as(run.settings))}  [dim]{escape(', '.join(run.parts))}[/]", soft_wrap=True)
         return
     outcome = _sweep(chosen, out or f"runs/{chosen[0].name}", _engine(jobs, threads, ray, gpus), again, quiet)
     if outcome.count("failed"):
@@ -106,10 +107,10 @@ def _sweep(chosen: list[Grid], out: str, engine: Engine, again: bool, quiet: boo
     try:
         outcome = run_sweep(chosen, store, engine, SweepView(console, quiet=quiet), again=again)
     except StoppedError as stopped:
-        errors.print(f"{stopped}. To go on, run the same command again:\n  {command_line()}", soft_wrap=True)
+        errors.print(f"{stopped}. To go on, run the same command again:\n  {command_line()}", soft_wrap=True, markup=False)
         raise typer.Exit(130) from None
     console.print(summary_table(outcome.status, outcome.reasons))
-    console.print(f"saved in {store}", soft_wrap=True)
+    console.print(f"saved in {store}", soft_wrap=True, markup=False)
     return outcome
 
 
@@ -119,7 +120,7 @@ def _chosen(name: str, parts: list[str] | None, settings: list[str] | None) -> G
         key, equals, value = pair.partition("=")
         if not equals:
             raise LabError(f"--set {pair} is not KEY=VALUE")
-        grid = grid.with_settings(**{key.replace("-", "_"): None if value == "none" else value_of(value)})
+        grid = grid.with_settings(**{key.replace("-", "_"): value})
     return grid.only(parts) if parts else grid
 
 
@@ -147,7 +148,7 @@ def reproduce(
     tables, written = made_again(item, scale, records, folder)
     for table in tables:
         console.print(table.rich())
-    console.print("\n".join(str(path) for path in written), soft_wrap=True)
+    console.print("\n".join(str(path) for path in written), soft_wrap=True, markup=False)
     if failed:
         raise typer.Exit(1)
 
@@ -170,7 +171,7 @@ def claims(
         pictures.mkdir(parents=True, exist_ok=True)
         text = results_page(records, command_line(), pictures)
         write_bytes(out, text.encode())
-        console.print(f"written: {out}", soft_wrap=True)
+        console.print(f"written: {out}", soft_wrap=True, markup=False)
 
 
 @app.command()
@@ -183,4 +184,4 @@ def report(
     """Make one page of many runs, with figures for print and tables."""
     folder, target, links = fetched(runs, out)
     path = write_report(collect(folder), target, runs_folder=links)
-    console.print(f"page: {path}\nfigures: {target / 'figures'}\ntables: {target / 'tables'}", soft_wrap=True)
+    console.print(f"page: {path}\nfigures: {target / 'figures'}\ntables: {target / 'tables'}", soft_wrap=True, markup=False)

@@ -53,7 +53,7 @@ class Here(Engine):
     def run(self, jobs: Sequence[Job], listener: Listener) -> None:
         for job in jobs:
             if job.settings.method not in self.left_out:
-                listener.ended(job, work(job.settings.described(), job.where, job.threads, lambda _: None), 1)
+                listener.ended(job, work(job.settings.as_dict(), job.where, job.threads, lambda _: None), 1)
 
 
 @pytest.fixture(scope="session")

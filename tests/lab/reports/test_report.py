@@ -19,7 +19,7 @@ from flipout.lab.reports.records import read_records
 from flipout.lab.reports.report_tables import Entry, Table, accuracy_table, dead_table, shots_table
 from flipout.lab.reports.seed_statistics import cells
 from flipout.lab.reports.series import accuracy_curves, flip_histogram, learning_curves, pruned_when
-from flipout.lab.runs.settings import make_settings
+from flipout.lab import make_settings
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

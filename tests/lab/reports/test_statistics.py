@@ -100,7 +100,7 @@ def test_outcomes_are_interpolated_and_marked(records: Records) -> None:
     of = cells(runs)["Hoyer-Square, threshold 0.05"]
     assert set(of) == {0.75, 0.9375, 0.999}
     assert all(cell.interpolated for cell in of.values())
-    points = [(r.result["sparsity"], 100 * r.result["test_accuracy"]) for r in runs if r.settings.lambda_ and r.result]
+    points = [(r.result["sparsity"], 100 * r.result["test_accuracy"]) for r in runs if r.settings.option("lambda") and r.result]
     for sparsity, cell in of.items():
         expected = interpolate(points, sparsity)
         assert cell.values == (() if expected is None else (expected,))
@@ -116,8 +116,8 @@ def test_failures_and_missing_runs_are_said(records: Records) -> None:
 def test_a_seed_counts_once(records: Records) -> None:
     """Runs with shots counted are runs of the same seeds."""
     runs = [run for run in records.runs if run.settings.method == "flipout" and run.settings.sparsity == 0.75]
-    runs = [run for run in runs if not run.settings.validate_ and run.settings.p is None]
-    assert len([run for run in runs if run.settings.noise is None]) == 4
+    runs = [run for run in runs if not run.settings.validate_ and "p" not in run.settings.given_options]
+    assert len([run for run in runs if run.settings.option("noise") == 1.0]) == 4
     assert {label: of[0.75].seeds for label, of in cells(runs).items()} == {
         "FlipOut": 2,
         "FlipOut, no noise": 2,

@@ -91,7 +91,7 @@ def _with_dense(runs: Sequence[Record], records: Records) -> list[Record]:
 
 
 def _part(network: str, part: str, runs: Sequence[Record]) -> Iterator[str]:
-    schedules = sorted({str(run.settings.schedule) for run in runs if run.settings.schedule is not None})
+    schedules = sorted({str(kind) for run in runs if (kind := run.settings.option("schedule")) is not None})
     told = f", schedule: {schedules[0]}" if len(schedules) == 1 else ""
     yield f"{network}, {seeds_line(runs)}{told}.\n"
     if part in PAPER_TABLES:

@@ -5,22 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..runs.method_lookup import find_method_or_none, method_title
+from ..runs.method_options import shown
 from ..runs.settings import Settings
-from ..sweeps.sweep_view import OPTIONS, method_options
 from .records import INDIFFERENT, Record
 
-METHOD_NAMES = {
-    "flipout": "FlipOut",
-    "magnitude": "Global magnitude",
-    "random": "Random",
-    "snip": "SNIP",
-    "hoyer-square": "Hoyer-Square",
-    "magnitude-uncertainty": "M&U",
-    "deep-r": "Deep-R",
-    "lottery": "Lottery tickets",
-    "dense": "Dense",
-    "keep-zeros": "Keep zeros",
-}
 MODEL_NAMES = {
     "mlp": "MLP",
     "lenet-300-100": "LeNet-300-100",
@@ -36,13 +25,12 @@ CRITERIA = {
     "flipout.criteria:signed_saliency": "saliency without the absolute value",
 }
 SCHEDULES = {"default": "our schedule", "paper": "the paper's schedule"}
-_TOLD_APART = {"method", "sparsity", "seed", *OPTIONS}
+_TOLD_APART = {"method", "sparsity", "seed"}
 
 
 def network_of(settings: Settings) -> tuple[tuple[str, Any], ...]:
     """Everything but the method, its options and the seed: runs that agree in this may be compared."""
-    described = settings.described()
-    told = {key: value for key, value in described.items() if key not in _TOLD_APART | INDIFFERENT}
+    told = {key: value for key, value in settings.base().items() if key not in _TOLD_APART | INDIFFERENT}
     return tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in told.items())
 
 
@@ -80,34 +68,63 @@ def references(everything: Iterable[Record], runs: Sequence[Record]) -> list[Rec
 
 def labels(runs: Sequence[Record]) -> dict[str, str]:
     """A label for each run, by its name: the method, and those of its options that are not the same everywhere."""
-    options = {run.name: _options(run.settings) for run in runs}
+    scan = scanned(runs)
+    options = {run.name: _options(run.settings, scan) for run in runs}
+    for method in {run.settings.method for run in runs if find_method_or_none(run.settings.method) is None}:
+        _drop_equal([options[run.name] for run in runs if run.settings.method == method])
     schedules = {given["schedule"] for given in options.values() if "schedule" in given}
     return {run.name: _label(run.settings, options[run.name], len(schedules) > 1) for run in runs}
 
 
-def _options(settings: Settings) -> dict[str, Any]:
-    given = method_options(settings)
-    if settings.schedule is not None:
-        given["schedule"] = settings.schedule
+def scanned(runs: Sequence[Record]) -> str | None:
+    """The option that takes many values in these runs, if there is one: what a table of the paper scans."""
+    settings = [run.settings for run in runs if run.settings.method != "dense"]
+    candidates = dict.fromkeys(["noise", "p", "lambda", *(key for one in settings for key in one.given_options)])
+    for option in candidates:
+        values = {_number(one.option(option)) for one in settings}
+        if len(values) > 4 and None not in values:
+            return option
+    return None
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _options(settings: Settings, scan: str | None) -> dict[str, Any]:
+    """The options that are not at their default, that of a scan, and the schedule."""
+    given = settings.given_options
+    for option in (scan, "schedule"):
+        if option is not None and (value := settings.option(option)) is not None:
+            given.setdefault(option, value)
     return given
 
 
+def _drop_equal(options: Sequence[dict[str, Any]]) -> None:
+    """Leave out options with one value in all runs of a method that cannot be imported: its defaults are not known."""
+    for key in list(options[0]):
+        if all(key in one and one[key] == options[0][key] for one in options):
+            for one in options:
+                del one[key]
+
+
 def _label(settings: Settings, options: Mapping[str, Any], schedules_differ: bool) -> str:
-    said = [METHOD_NAMES.get(settings.method, settings.method)]
-    if settings.method == "hoyer-square" and settings.sparsity is not None:
+    said = [method_title(settings.method)]
+    record = find_method_or_none(settings.method)
+    if record is not None and not record.needs_sparsity and settings.sparsity is not None:
         said.append("exact count")
     for name, value in options.items():
         if name == "schedule":
             if schedules_differ:
                 said.append(SCHEDULES.get(value, f"{value} schedule"))
         elif name == "noise":
-            said.append("no noise" if value == 0 else f"noise {value:g}")
+            said.append(f"noise {value:g}" if value else "no noise")
         elif name == "relative_to":
             said.append(f"noise relative to the {value}")
         elif name == "criterion":
             said.append(CRITERIA.get(value, value))
-        elif not (settings.method == "hoyer-square" and settings.sparsity is None and name == "lambda"):
-            said.append(f"{name.replace('_', ' ')} {value:g}" if isinstance(value, float) else f"{name} {value}")
+        elif settings.sparsity is not None or name != "lambda":  # where the sparsity is an outcome, lambda varies it
+            said.append(f"{name.replace('_', ' ')} {shown(value)}")
     return ", ".join(said)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +53,8 @@ class Record:
 
     @property
     def before_fine_tuning(self) -> float | None:
-        """For Hoyer-Square the accuracy after pruning, before it trained on."""
-        if self.result is None or self.settings.method != "hoyer-square":
+        """The accuracy before the epochs that a method trains after its pruning, if it does (Hoyer-Square)."""
+        if self.result is None or self.settings.total_epochs == self.settings.epochs:
             return None
         if (kept := self.result.get("accuracy_before_fine_tuning")) is not None:
             return float(kept)
@@ -116,7 +116,18 @@ def _collect(folder: Path) -> Records:
         raise LabError(f"{folder} has no runs in it; give the folder of a sweep, for example runs/quick")
     runs = [_read_run(folder / name, tuple(of), sweep["runs"].get(name, {})) for name, of in parts.items()]
     title = ", ".join(grid["title"] for grid in sweep["grids"].values()) or folder.name
-    return Records(title, tuple(runs))
+    return Records(title, _merged(runs))
+
+
+def _merged(runs: Iterable[Record]) -> tuple[Record, ...]:
+    """One record for runs with the same settings, in the parts of all of them: the first that has a result."""
+    found: dict[str, Record] = {}
+    for run in runs:
+        key = run.settings.folder_name()
+        before = found.get(key, run)
+        chosen = run if before.result is None and run.result is not None else before
+        found[key] = replace(chosen, parts=tuple(dict.fromkeys((*before.parts, *run.parts))))
+    return tuple(found.values())
 
 
 def _read_run(folder: Path, parts: tuple[str, ...], planned: Mapping[str, Any]) -> Record:
@@ -126,24 +137,25 @@ def _read_run(folder: Path, parts: tuple[str, ...], planned: Mapping[str, Any]) 
     failure = read_json(folder / FAILURE)["error"] if result is None and (folder / FAILURE).exists() else ""
     lines = (folder / METRICS).read_text(encoding="utf-8").splitlines() if (folder / METRICS).exists() else []
     metrics = tuple(json.loads(line) for line in lines)
-    settings = validated(config["settings"], kept=True)
+    settings = validated(config["settings"], stored=True)
     return Record(folder.name, settings, parts, result, str(failure), metrics, config["versions"])
 
 
 def brief(records: Records) -> dict[str, Any]:
     """The results as plain data, small enough to keep: what all runs share is said once."""
-    described = [run.settings.described() for run in records.runs]
-    shared = {key: value for key, value in described[0].items() if all(one[key] == value for one in described)}
+    described = [run.settings.as_dict() for run in records.runs]
+    shared = {
+        key: value
+        for key, value in described[0].items()
+        if all(key in one and one[key] == value for one in described) and (value is not None or key == "sparsity")
+    }
     versions = [dict(run.versions) for run in records.runs if run.versions] or [{}]
     runs = []
+    always = {"method", "sparsity", "seed"}
     for run, settings in zip(records.runs, described, strict=True):
+        named = run.settings.non_defaults().keys() | always
         one: dict[str, Any] = {
-            # No value is the default everywhere but for the sparsity.
-            "settings": {
-                key: value
-                for key, value in settings.items()
-                if key not in shared and (value is not None or key == "sparsity")
-            },
+            "settings": {key: value for key, value in settings.items() if key in named and key not in shared},
             "parts": list(run.parts),
         }
         if run.result is not None:
@@ -177,13 +189,13 @@ def _from_brief(content: Mapping[str, Any]) -> Records:
     versions = {key: ", ".join(values) for key, values in content["versions"].items()}
     runs = []
     for one in content["runs"]:
-        settings = validated({**content["settings"], **one["settings"]}, kept=True)
+        settings = validated({**content["settings"], **one["settings"]}, stored=True)
         result = None
         if "result" in one:
             result = {**dict.fromkeys(KEPT_OF_RESULTS), "dead_layers": [], **one["result"]}
         name = settings.folder_name()
         runs.append(Record(name, settings, tuple(one["parts"]), result, one.get("failure", ""), (), versions))
-    return Records(content["title"], tuple(runs))
+    return Records(content["title"], _merged(runs))
 
 
 def versions_of(runs: Iterable[Record]) -> str:

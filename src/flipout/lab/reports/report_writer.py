@@ -10,12 +10,12 @@ from urllib.parse import quote
 from ..files import write_bytes
 from ..runs.run_folder import CONFIG
 from . import charts, figures
-from .labels import by_network, counted, labels, percent, references
+from .labels import by_network, counted, labels, percent, references, scanned
 from .page import Section, chart, folded, links_table, note, page, slug
 from .records import Record, Records, brief_text, versions_of
 from .report_tables import Table, accuracy_table, dead_table, shots_table
 from .seed_statistics import dense, seeds_line
-from .series import accuracy_curves, flip_histogram, layer_shares, learning_curves, pruned_when, scan_curves, scanned
+from .series import accuracy_curves, flip_histogram, layer_shares, learning_curves, pruned_when, scan_curves
 
 PART_TITLES = {
     "results": "Accuracy against sparsity",
@@ -28,7 +28,7 @@ PART_TITLES = {
     "others": "Other methods under the same budget",
     "runs": "Runs that are not part of a grid",
 }
-OPTION_NAMES = {"noise": "scale of the noise (λ)", "p": "power of the magnitude (p)", "lambda_": "λ"}
+OPTION_NAMES = {"noise": "scale of the noise (λ)", "p": "power of the magnitude (p)", "lambda": "λ"}
 
 
 @dataclass
@@ -92,9 +92,9 @@ def _part(report: Report, section: Section, name: str, title: str, runs: Sequenc
     what = f"{seeds_line(runs)}, {_epochs(runs)}."
     option, path = scanned(runs), report.figure(name)
     if option is not None:
-        scan = scan_curves(runs, option)
-        drawn = charts.scan_chart(scan, OPTION_NAMES[option])
-        report.drawings.append(lambda: figures.draw_scan(path, table.title, scan, OPTION_NAMES[option]))
+        scan, axis = scan_curves(runs, option), OPTION_NAMES.get(option, option.replace("_", " "))
+        drawn = charts.scan_chart(scan, axis)
+        report.drawings.append(lambda: figures.draw_scan(path, table.title, scan, axis))
     else:
         curves, reference = accuracy_curves(runs), dense(runs)
         drawn = charts.accuracy_chart(curves, reference)
@@ -111,7 +111,7 @@ def _part(report: Report, section: Section, name: str, title: str, runs: Sequenc
 
 def _epochs(runs: Sequence[Record]) -> str:
     epochs = sorted({run.settings.total_epochs for run in runs})
-    schedules = sorted({str(run.settings.schedule) for run in runs if run.settings.schedule is not None})
+    schedules = sorted({str(kind) for run in runs if (kind := run.settings.option("schedule")) is not None})
     said = f"{epochs[0]} to {epochs[-1]} epochs (fine-tuning included)"
     if len(epochs) == 1:
         said = counted(epochs[0], "epoch")

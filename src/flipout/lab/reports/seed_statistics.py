@@ -166,7 +166,7 @@ def by_option(runs: Sequence[Record], option: str) -> dict[tuple[float, float], 
     """Cells by the value of an option and the sparsity."""
     grouped: dict[tuple[float, float], list[Record]] = {}
     for run in runs:
-        value = getattr(run.settings, option)
+        value = run.settings.option(option)
         if value is not None and run.settings.sparsity is not None:
             grouped.setdefault((value, run.settings.sparsity), []).append(run)
     return {key: cell_of(of) for key, of in grouped.items()}

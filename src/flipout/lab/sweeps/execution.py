@@ -85,7 +85,7 @@ def _describe(grids: Sequence[Grid], store: Store, engine: Engine) -> int:
         # What is asked for now comes first, in its order; a report shows it so.
         parts = _parts(runs)
         content["grids"][grid.name] = {"title": grid.title, "parts": parts | _others(before["parts"], parts)}
-        planned = {run.name: run.settings.told_briefly() for run in runs}
+        planned = {run.name: run.settings.non_defaults() for run in runs}
         content["runs"] = planned | _others(content["runs"], planned)
     # What an older form of a grid asked for, and this one does not, is not missing.
     wanted = {name for grid in content["grids"].values() for names in grid["parts"].values() for name in names}

@@ -75,7 +75,7 @@ class Local(Engine):
     def _start(self, job: Job, attempt: int) -> Worker:
         news, theirs = self.context.Pipe(duplex=False)
         held, alive = self.context.Pipe(duplex=False)
-        arguments = (job.settings.described(), job.where, job.threads, str(Path.cwd()), theirs, held)
+        arguments = (job.settings.as_dict(), job.where, job.threads, str(Path.cwd()), theirs, held)
         process = self.context.Process(target=_process, args=arguments, daemon=True, name=job.name)
         process.start()
         theirs.close()

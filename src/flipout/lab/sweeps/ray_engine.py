@@ -66,7 +66,7 @@ class Cluster(Engine):
     def _submit(self, job: Job, attempt: int) -> Any:
         # Ray's own retries would not be told of; and a run asks for CPUs, so that machines are not overfull.
         task = self.ray.remote(num_cpus=job.threads, num_gpus=self.gpus, max_retries=0)(_task)
-        return task.remote(job.settings.described(), job.where, job.threads, str(Path.cwd()))
+        return task.remote(job.settings.as_dict(), job.where, job.threads, str(Path.cwd()))
 
     def _outcome(self, done: Any) -> Told:
         try:

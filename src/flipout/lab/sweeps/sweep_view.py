@@ -11,8 +11,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from ..runs.display import accuracy_of
-from ..runs.progress_view import describe
-from ..runs.settings import METHOD_OPTIONS, Settings, fields
+from ..runs.method_options import shown
+from ..runs.progress_view import epoch_line
+from ..runs.settings import Settings
 from .job import RETRIES, Job, Told
 
 
@@ -22,7 +23,7 @@ class SweepView:
     def __init__(self, console: Console, *, quiet: bool = False) -> None:
         self.console, self.quiet = console, quiet
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
@@ -50,7 +51,7 @@ class SweepView:
     def step(self, job: Job, about: Mapping[str, Any]) -> None:
         if job.name not in self.tasks:
             self.tasks[job.name] = self.progress.add_task(told_as(job.settings), latest="")
-        latest: dict[str, Any] = {"latest": describe(about)} if "loss" in about else {}
+        latest: dict[str, Any] = {"latest": epoch_line(about)} if "loss" in about else {}
         self.progress.update(self.tasks[job.name], total=about["steps"], completed=about["step"], **latest)
 
     def ended(self, job: Job, told: Told) -> None:
@@ -67,21 +68,9 @@ class SweepView:
 
 def told_as(settings: Settings) -> str:
     """A run in a few words: what is pruned how, and what its method was given besides."""
-    given = [f"{name} {value}" for name, value in method_options(settings).items()]
+    given = [f"{name} {shown(value)}" for name, value in settings.given_options.items()]
     pruned = "" if settings.sparsity is None else f"{settings.sparsity:.4%} pruned"
     return ", ".join(filter(None, [f"{settings.model} {settings.method}", *given, pruned, f"seed {settings.seed}"]))
-
-
-OPTIONS = tuple(name for name in fields() if any(name in options for options in METHOD_OPTIONS.values()))
-
-
-def method_options(settings: Settings) -> dict[str, Any]:
-    """The options of the method that were given and are not the default."""
-    described = settings.described()
-    given = {name: described[name] for name in OPTIONS if described[name] is not None}
-    if given.get("schedule") == "default":
-        del given["schedule"]
-    return given
 
 
 def _came_to(told: Told) -> str:

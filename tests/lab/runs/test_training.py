@@ -71,7 +71,8 @@ def test_what_is_in_the_folder(tmp_path: Path) -> None:
     assert result["test_accuracy"] == lines[-1]["test_accuracy"] > 0.7
     assert {"loss", "sparsity", "learning_rate", "seconds", "flips"} <= set(lines[0])
     config = json.loads((tmp_path / "config.json").read_text())
-    assert config["settings"] == settings().described()
+    assert config["settings"] == settings().as_dict()
+    assert config["network"] == {"shape": [1, 8, 8], "classes": 10}
     assert config["versions"]["torch"] == torch.__version__
     with safe_open(tmp_path / "model.safetensors", "pt") as file:  # type: ignore[no-untyped-call]
         assert len(file.metadata()) <= 1
@@ -119,7 +120,7 @@ def test_dropout_norms_and_augmentation_resume_too(tmp_path: Path, monkeypatch: 
     loaded = run_module.data.Data("own", *noisy_images(), classes=4, flip=True, crop=1)
     monkeypatch.setattr(run_module.data, "load", lambda *_: loaded)
     chosen = settings(
-        data="tests.lab.test_run:noisy_images", model="tests.lab.test_run:net", batch_size=8, optimizer="adam"
+        data="tests.lab.runs.test_training:noisy_images", model="tests.lab.runs.test_training:net", batch_size=8, optimizer="adam"
     )
     train(chosen, tmp_path / "whole")
     for stop in (3, 16):
@@ -138,7 +139,7 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_other_settings_in_the_same_folder_are_an_error_that_shows_the_difference(tmp_path: Path) -> None:
     train(settings(), tmp_path)
-    with pytest.raises(LabError, match=r"other settings[\s\S]*seed: 0 there, 1 here\n  p: None there, 1\.0 here"):
+    with pytest.raises(LabError, match=r"other settings[\s\S]*seed: 0 there, 1 here\n  p: 2\.0 there, 1\.0 here"):
         train(settings(seed=1, p=1), tmp_path)
 
 
@@ -149,7 +150,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path) -> No
         train(settings(), folder, view=StopAt(29))
     newest, older = sorted((folder / "checkpoint").iterdir(), reverse=True)
     newest.write_bytes(newest.read_bytes()[:-100])
-    with pytest.warns(UserWarning, match=rf"{newest} is damaged; going on from the one before it"):
+    with pytest.warns(UserWarning, match=rf"{newest} is damaged; resuming from the one before it"):
         train(settings(), folder)
     assert (tmp_path / "whole/model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
     assert older.name == "step-0000000024.ckpt"
@@ -254,7 +255,7 @@ def test_starting_from_given_weights(tmp_path: Path) -> None:
     )
     assert again["nonzero"] == first["nonzero"]
     assert again["test_accuracy"] > 0.8
-    with pytest.raises(LabError, match=r"does not fit Sequential: .*of another shape are"):
+    with pytest.raises(LabError, match=r"does not fit Sequential: .*of another shape"):
         load_weights(nn.Sequential(nn.Flatten(), nn.Linear(2, 2)), tmp_path / "first" / "model.safetensors")
     (tmp_path / "bad").write_bytes(b"nonsense")
     with pytest.raises(LabError, match="cannot be read as safetensors"):
@@ -285,7 +286,7 @@ def test_a_training_that_diverges_says_so(options: dict[str, Any], tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"amp": True}, "--amp needs a GPU"), ({"device": "quantum"}, "--device quantum is not to be had here")],
+    [({"amp": True}, "--amp needs a GPU"), ({"device": "quantum"}, "--device quantum is not available here")],
 )
 def test_devices_that_are_not_there(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(LabError, match=message):

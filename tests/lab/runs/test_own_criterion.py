@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from flipout.criteria import flip_saliency, printed_saliency, signed_saliency
 from flipout.lab import LabError, make_settings, train
 from flipout.lab.runs.training import StoppedError
-from tests.lab.test_run import StopAt
+from tests.lab.runs.test_training import StopAt
 
 
 def settings(**options: Any) -> Any:
