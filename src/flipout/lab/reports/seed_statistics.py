@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .labels import counted, labels
+from .labels import counted, labels, scanned
 from .records import Record
 
 
@@ -52,6 +52,9 @@ Cells = Mapping[str, Mapping[float, Cell]]
 def cells(runs: Sequence[Record]) -> dict[str, dict[float, Cell]]:
     """By label and sparsity. Methods whose sparsity is an outcome are interpolated at the sparsities of the others."""
     named = labels(runs)
+    if (scan := scanned(runs)) is not None:  # in the order of the values, the methods one after the other
+        methods = list(dict.fromkeys(run.settings.method for run in runs))
+        runs = sorted(runs, key=lambda run: (methods.index(run.settings.method), run.settings.option(scan) or 0))
     asked = sorted({run.settings.sparsity for run in runs if run.settings.sparsity} - {0.0})
     gathered: dict[str, dict[float, list[Record]]] = {}
     outcomes: dict[str, list[Record]] = {}

@@ -67,7 +67,7 @@ class MethodOption:
 @cache
 def options_of(record: Method) -> dict[str, MethodOption]:
     """Return every option that the lab offers for a method, by key: when to prune, common ones, its own."""
-    offered = [*_schedule_options(record), *_common_options(record), *_loop_options(record), *_own_options(record)]
+    offered = [*_schedule_options(record), *_common_options(record), *_own_options(record), *_loop_options(record)]
     return {option.key: option for option in offered}
 
 
