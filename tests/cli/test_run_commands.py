@@ -1,4 +1,4 @@
-"""The commands as they are typed."""
+"""The commands for single runs, and those that list what is available."""
 
 from __future__ import annotations
 
@@ -69,9 +69,7 @@ def test_plan_needs_no_data(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(("command", "says"), [("methods", "--horizon"), ("models", "11,164,352"), ("data", "9,469")])
-def test_what_there_is(
-    command: str, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lists(command: str, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert flipout(monkeypatch, command) == 0
     assert says in capsys.readouterr().out
 
@@ -109,9 +107,9 @@ def test_an_unfinished_run_can_be_shown(
 
     monkeypatch.setattr(cli.run_commands, "view_for", lambda *_: StopAt(20))
     assert flipout(monkeypatch, "train", "--epochs", "3", "--out", str(tmp_path)) == 130
-    told = capsys.readouterr().err
-    assert "stopped at step 20 of 36, and saved. To resume, run the same command again" in told
-    assert f"flipout train --epochs 3 --out {tmp_path}" in told
+    complaint = capsys.readouterr().err
+    assert "stopped at step 20 of 36, and saved. To resume, run the same command again" in complaint
+    assert f"flipout train --epochs 3 --out {tmp_path}" in complaint
     assert flipout(monkeypatch, "show", str(tmp_path)) == 0
     assert "not finished: 1 epochs are done" in capsys.readouterr().out
     assert flipout(monkeypatch, "evaluate", str(tmp_path)) == 2

@@ -13,9 +13,9 @@ from typer.core import TyperCommand
 from ..lab import make_settings
 from ..lab.errors import LabError
 from ..lab.runs.method_lookup import find_method
-from ..lab.runs.method_options import REQUIRED, all_option_keys, alternatives, options_of, shown
+from ..lab.runs.method_options import REQUIRED, all_option_keys, alternatives, shown
 from ..lab.runs.recipe_reader import read_recipe
-from ..lab.runs.settings import fields, flag
+from ..lab.runs.settings import fields, flag, options_for
 
 PANELS = ("Data", "Network", "Training", "Pruning", "This method only", "Output")
 PREFIX = "set_"
@@ -77,7 +77,7 @@ def _last(args: Sequence[str], option: str) -> str | None:
 
 def check_flags(args: Sequence[str], method: str) -> None:
     """Explain an option that belongs to another method, where the parser would only call it unknown."""
-    offered = options_of(find_method(method))
+    offered = options_for(find_method(method))
     known = {flag(key): key for key in all_option_keys() - offered.keys() - fields().keys()}
     for token in args:
         name = token.partition("=")[0]
@@ -115,7 +115,7 @@ def _settings_parameters(recipe: dict[str, Any], method: str) -> list[inspect.Pa
         default = "" if value in (None, "") else shown(value)
         made = _option(key, field.annotation, field.description or "", default, extra["panel"])
         placed.append((extra["panel"], made))
-    for option in options_of(find_method(method)).values():
+    for option in options_for(find_method(method)).values():
         panel = "This method only" if option.own else "Pruning"
         default = shown(recipe[option.key]) if option.key in recipe else option.shown_default
         if option.default is REQUIRED and option.key not in recipe:

@@ -53,7 +53,9 @@ def demo(
         console.print(accuracy_table(f"{title}: test accuracy (%), last epoch, {seeds_line(runs)}", runs).rich())
     page = write_report(records, out / "report")
     pictures = sorted((page.parent / "figures").glob("*-results.png"))
-    console.print("\n".join([f"page: {page}", *(f"picture: {picture}" for picture in pictures)]), soft_wrap=True, markup=False)
+    console.print(
+        "\n".join([f"page: {page}", *(f"picture: {picture}" for picture in pictures)]), soft_wrap=True, markup=False
+    )
     one = next(run.name for run in grid.runs() if run.settings.method == "flipout" and run.settings.sparsity == 0.97)
     program = "flipout" if shutil.which("flipout") else sys.argv[0]  # in an environment that was not activated
     following = (
@@ -63,7 +65,9 @@ def demo(
         "plan --model vgg19 --sparsity 0.999 --recipe paper",
         "methods",
     )
-    console.print("\n".join(["\nNext:", *(f"  {program} {command}" for command in following)]), soft_wrap=True, markup=False)
+    console.print(
+        "\n".join(["\nNext:", *(f"  {program} {command}" for command in following)]), soft_wrap=True, markup=False
+    )
     if outcome.count("failed"):
         raise typer.Exit(1)
 
@@ -87,7 +91,9 @@ def sweep(
     if dry_run:
         for grid in chosen:
             for run in grid.runs():
-                console.print(f"{escape(told_as(run.settings))}  [dim]{escape(', '.join(run.parts))}[/]", soft_wrap=True)
+                console.print(
+                    f"{escape(told_as(run.settings))}  [dim]{escape(', '.join(run.parts))}[/]", soft_wrap=True
+                )
         return
     outcome = _sweep(chosen, out or f"runs/{chosen[0].name}", _engine(jobs, threads, ray, gpus), again, quiet)
     if outcome.count("failed"):
@@ -107,7 +113,9 @@ def _sweep(chosen: list[Grid], out: str, engine: Engine, again: bool, quiet: boo
     try:
         outcome = run_sweep(chosen, store, engine, SweepView(console, quiet=quiet), again=again)
     except StoppedError as stopped:
-        errors.print(f"{stopped}. To go on, run the same command again:\n  {command_line()}", soft_wrap=True, markup=False)
+        errors.print(
+            f"{stopped}. To go on, run the same command again:\n  {command_line()}", soft_wrap=True, markup=False
+        )
         raise typer.Exit(130) from None
     console.print(summary_table(outcome.status, outcome.reasons))
     console.print(f"saved in {store}", soft_wrap=True, markup=False)
@@ -184,4 +192,6 @@ def report(
     """Make one page of many runs, with figures for print and tables."""
     folder, target, links = fetched(runs, out)
     path = write_report(collect(folder), target, runs_folder=links)
-    console.print(f"page: {path}\nfigures: {target / 'figures'}\ntables: {target / 'tables'}", soft_wrap=True, markup=False)
+    console.print(
+        f"page: {path}\nfigures: {target / 'figures'}\ntables: {target / 'tables'}", soft_wrap=True, markup=False
+    )

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from flipout.lab import make_settings
 from flipout.lab.errors import LabError
 from flipout.lab.paper.claims import CLAIMS, Claim
 from flipout.lab.paper.reproduction import check_item, grids_of, made_again, schedule_table
 from flipout.lab.paper.results_page import results_page
 from flipout.lab.reports import Record, Records
-from flipout.lab import make_settings
 
 
 def run(accuracy: float, part: str, dead: tuple[str, ...] = (), **settings: Any) -> Record:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from flipout.lab import make_settings
 from flipout.lab.errors import LabError
 from flipout.lab.reports import Record, Records, collect, write_report
 from flipout.lab.reports.fetch import fetched
@@ -19,7 +20,6 @@ from flipout.lab.reports.records import read_records
 from flipout.lab.reports.report_tables import Entry, Table, accuracy_table, dead_table, shots_table
 from flipout.lab.reports.seed_statistics import cells
 from flipout.lab.reports.series import accuracy_curves, flip_histogram, learning_curves, pruned_when
-from flipout.lab import make_settings
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

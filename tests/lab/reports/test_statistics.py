@@ -100,7 +100,11 @@ def test_outcomes_are_interpolated_and_marked(records: Records) -> None:
     of = cells(runs)["Hoyer-Square, threshold 0.05"]
     assert set(of) == {0.75, 0.9375, 0.999}
     assert all(cell.interpolated for cell in of.values())
-    points = [(r.result["sparsity"], 100 * r.result["test_accuracy"]) for r in runs if r.settings.option("lambda") and r.result]
+    points = [
+        (r.result["sparsity"], 100 * r.result["test_accuracy"])
+        for r in runs
+        if r.settings.option("lambda") and r.result
+    ]
     for sparsity, cell in of.items():
         expected = interpolate(points, sparsity)
         assert cell.values == (() if expected is None else (expected,))

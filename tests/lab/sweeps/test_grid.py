@@ -29,7 +29,9 @@ def test_every_combination_once() -> None:
 def test_variants_go_together_with_the_axes() -> None:
     variants = [{"method": "flipout", "noise": 0.0}, {"method": "snip", "rounds": 3}]
     runs = grid({"variants": variants, "seed": [0, 1]}).runs()
-    found = [(r.settings.method, r.settings.option("noise"), r.settings.option("rounds"), r.settings.seed) for r in runs]
+    found = [
+        (r.settings.method, r.settings.option("noise"), r.settings.option("rounds"), r.settings.seed) for r in runs
+    ]
     assert found == [("flipout", 0.0, None, 0), ("flipout", 0.0, None, 1), ("snip", None, 3, 0), ("snip", None, 3, 1)]
 
 

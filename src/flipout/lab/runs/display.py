@@ -70,7 +70,9 @@ def run_tables(folder: Path) -> Iterator[Table | Text]:
     metrics = [json.loads(line) for line in (folder / METRICS).read_text(encoding="utf-8").splitlines()]
     yield _epochs(metrics)
     if not (folder / RESULT).exists():
-        yield Text(f"not finished: {len(metrics)} epochs are done; run the same command again to resume", style="yellow")
+        yield Text(
+            f"not finished: {len(metrics)} epochs are done; run the same command again to resume", style="yellow"
+        )
         return
     result = read_json(folder / RESULT)
     yield _layers(result)

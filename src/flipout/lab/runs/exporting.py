@@ -99,7 +99,10 @@ def export_run(folder: Path, to: str, out: Path) -> tuple[Path, Table]:
         ("file", str(path)),
         ("size", readable(sizes[1])),
         ("the run's own file", f"{readable(sizes[0])}, {sizes[0] / sizes[1]:.1f} times as large"),
-        ("largest difference", f"{float((expected - found).abs().max()):.3g}, in outputs of {len(images)} random images"),
+        (
+            "largest difference",
+            f"{float((expected - found).abs().max()):.3g}, in outputs of {len(images)} random images",
+        ),
         ("same answers", f"{int((expected.argmax(1) == found.argmax(1)).sum())} of {len(images)}"),
         ("to read it", form.reading.format(path=str(path))),
     ):

@@ -79,7 +79,8 @@ def all_option_keys() -> set[str]:
 def _schedule_options(record: Method) -> list[MethodOption]:
     if not record.takes_schedule:
         return []
-    start, end = next(field.default for field in fields(Geometric) if field.name == "window")
+    window: Any = next(field.default for field in fields(Geometric) if field.name == "window")
+    start, end = window
     return [
         MethodOption("schedule", Literal["default", "paper", "cubic", "one-shot"], "default", "when to prune"),
         MethodOption(
@@ -109,7 +110,8 @@ def _common_options(record: Method) -> list[MethodOption]:
     ]
     noise, relative_to = _default(record, "noise"), inspect.signature(GradientNoise).parameters["relative_to"].default
     if isinstance(noise, GradientNoise):
-        noise, relative_to = noise.scale, noise.relative_to
+        relative_to = noise.relative_to
+        noise = noise.scale
     options += [
         MethodOption("noise", NotNegative | None, noise, "scale of the gradient noise, the paper's lambda"),
         MethodOption("relative_to", Literal["gradient", "weight"], relative_to, "what the noise is relative to"),

@@ -106,8 +106,7 @@ def compare(folder: Path, settings: Settings) -> None:
 
 
 def _value(settings: Settings, key: str) -> Any:
-    values = settings.as_dict()
-    return values[key] if key in values else "not a setting"
+    return settings.as_dict().get(key, "not a setting")
 
 
 @contextmanager

@@ -20,6 +20,9 @@ from ..models import MODELS
 from .method_lookup import find_method, find_method_or_none
 from .method_options import NONE, REQUIRED, MethodOption, accepts_none, all_option_keys, options_of, read_text
 
+RESERVED = frozenset({"help", "name", "out", "quiet", "recipe", "tensorboard", "variants"})
+"""Keys of grids and options of commands that are not settings."""
+
 Panel = Literal["Data", "Network", "Training", "Pruning", "Output"]
 """The subjects that settings are grouped by."""
 
@@ -44,7 +47,9 @@ class Settings(BaseModel):
         "Data", False, "hold out training data to measure on, and do not use the test set", alias="validate"
     )
 
-    model: str = _setting("Network", "mlp", "network (`flipout models`), torchvision:NAME, timm:NAME or module:function")
+    model: str = _setting(
+        "Network", "mlp", "network (`flipout models`), torchvision:NAME, timm:NAME or module:function"
+    )
     width: float = _setting("Network", 1.0, "factor for the number of channels", gt=0)
     init: str | None = _setting("Network", None, "safetensors file with the initial weights")
 
@@ -136,7 +141,8 @@ class Settings(BaseModel):
         record = find_method_or_none(self.method)
         if record is None or not record.needs.further_epochs:
             return self.epochs
-        return self.epochs + round(self.epochs * self.option("fine_tune"))
+        share: float = self.option("fine_tune")
+        return self.epochs + round(self.epochs * share)
 
     def base(self) -> dict[str, Any]:
         """Return all settings but the options of the method, as plain data."""
@@ -149,9 +155,7 @@ class Settings(BaseModel):
 
     def non_defaults(self) -> dict[str, Any]:
         """Return the settings that are not at their default, as plain data: what identifies a run."""
-        base = self.model_dump(
-            mode="json", by_alias=True, include=set(type(self).model_fields), exclude_defaults=True
-        )
+        base = self.model_dump(mode="json", by_alias=True, include=set(type(self).model_fields), exclude_defaults=True)
         return {**base, **self._plain_options()}
 
     def _plain_options(self) -> dict[str, Any]:
@@ -180,9 +184,7 @@ def _read_options(cls: type[Settings], method: str, given: Mapping[str, Any], *,
     say is kept as it is.
     """
     record = find_method_or_none(method) if stored else find_method(method)
-    offered = {} if record is None else options_of(record)
-    if clash := sorted(offered.keys() & _keys(cls)):
-        raise LabError(f"{method} has an option {clash[0]!r}, which is also a setting of the lab; rename the option")
+    offered = {} if record is None else options_for(record, cls)
     values: dict[str, Any] = {}
     for key, value in given.items():
         if value is None:
@@ -244,8 +246,12 @@ def flag(key: str) -> str:
     return "--" + key.rstrip("_").replace("_", "-")
 
 
-def _keys(cls: type[Settings]) -> set[str]:
-    return {field.alias or name for name, field in cls.model_fields.items()}
+def options_for(record: Method, cls: type[Settings] = Settings) -> dict[str, MethodOption]:
+    """Return the options of a method. One that has the name of a setting is an error."""
+    options, keys = options_of(record), {field.alias or name for name, field in cls.model_fields.items()}
+    if clash := sorted(options.keys() & (keys | RESERVED)):
+        raise LabError(f"{record.name} has an option {clash[0]!r}, which the lab uses itself; rename the option")
+    return options
 
 
 def fields() -> dict[str, FieldInfo]:
