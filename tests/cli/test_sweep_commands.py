@@ -42,7 +42,7 @@ def test_sweep_report_reproduce_claims(flipout: Run, tmp_path: Path) -> None:
     code, said, _ = flipout(f"sweep {grid} --dry-run --part ablation")
     assert code == 0
     assert said.count("mlp") == 1
-    assert "noise 1.0" in said
+    assert "noise 1," in said
     out = tmp_path / "runs"
     code, said, _ = flipout(f"sweep {grid} --out {out} -j 1 --threads 1 --set batch_size=64 --part results")
     assert code == 0
