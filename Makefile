@@ -1,39 +1,57 @@
-# Every target does its own set-up, in .venv. PYTHON=python3.12 make test takes another interpreter.
+# Every target sets up what it needs in .venv. To use another interpreter: make test PYTHON=python3.12
 PYTHON ?= python3
 BIN := .venv/bin
-EXTRAS := lab,export,lightning,transformers,ray,dev
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+EXTRAS := lab,export,ray,docs,dev
+INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-slow lint format bench bench-export results results-page clean
+.PHONY: help demo test test-slow lint format docs wheel bench bench-export results results-page clean
 
-demo: .venv/demo
+help: ## list the targets
+	@sed -nE 's/^([a-z-]+):.*## (.*)/\1 \2/p' Makefile | while read -r name text; do printf 'make %-13s %s\n' "$$name" "$$text"; done
+
+demo: .venv/demo ## compare five methods on an embedded data set; about a minute
 	$(BIN)/flipout demo
 
-test: lint
+test: lint ## ruff, mypy, and all tests but the slow ones, with coverage
 	$(BIN)/coverage run -m pytest
 	$(BIN)/coverage report
 
-test-slow: .venv/everything
+test-slow: wheel ## the stress tests, and the wheel
 	$(BIN)/pytest -m slow
 
-lint: .venv/everything
+lint: .venv/everything ## ruff and mypy, over the library, tests, examples and benchmarks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: .venv/everything
+format: .venv/everything ## apply ruff's fixes and formatting
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/everything
+docs: .venv/everything ## build the documentation site in site/; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# The example runs in a new folder, so that nothing but the installed wheel can be imported.
+wheel: .venv/everything ## build the wheel, install it into a clean environment, and run the quickstart from there
+	rm -rf dist
+	$(BIN)/python -m build --wheel --outdir dist
+	set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
+	  $(BIN)/python -m venv "$$folder/venv"; \
+	  "$$folder/venv/bin/python" $(INSTALL) "$$(echo dist/*.whl)[lab]"; \
+	  cp examples/quickstart.py "$$folder"; cd "$$folder"; \
+	  venv/bin/python -c 'import flipout, sys; print(flipout.__file__); sys.exit(sys.prefix not in flipout.__file__)'; \
+	  venv/bin/python quickstart.py --epochs 4; \
+	  venv/bin/flipout plan --model mlp --sparsity 0.9 --epochs 350 --recipe paper; \
+	  venv/bin/flipout sweep quick --dry-run >sweep.txt; tail -n 1 sweep.txt
+
+bench: .venv/everything ## measure what pruning costs; about four minutes
 	$(BIN)/python -m benchmarks
 
-bench-export: .venv/everything
+bench-export: .venv/everything ## measure exported networks on CIFAR-10; about ten minutes
 	$(BIN)/python -m benchmarks.export
 
-# Hours: every run of the small grids that is not there yet, then docs/results.md made from all of them.
 GRIDS := small-lenet-300-100 small-lenet-5 small-vgg19 small-resnet18
-results: .venv/everything
+results: .venv/everything ## run what is missing of the small grids (hours), then write docs/results.md
 	mkdir -p docs/results
 	for grid in $(GRIDS); do \
 	  $(BIN)/flipout sweep $$grid --out runs/$$grid || [ $$? -eq 1 ] || exit 1; \
@@ -41,12 +59,11 @@ results: .venv/everything
 	done
 	$(MAKE) results-page
 
-# Seconds: docs/results.md again, from the results that are kept in docs/results.
-results-page: .venv/everything
+results-page: .venv/everything ## write docs/results.md from the files in docs/results; seconds
 	$(BIN)/flipout claims docs/results/*.json --out docs/results.md
 
-clean:
-	rm -rf .venv build dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+clean: ## delete .venv and everything that is built
+	rm -rf .venv build dist site .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -54,9 +71,9 @@ $(BIN)/python:
 	$(PYTHON) -m venv .venv
 
 .venv/demo: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) --editable '.[lab,export]'
+	$(BIN)/python $(INSTALL) --editable '.[lab,export]'
 	touch $@
 
 .venv/everything: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) --editable '.[$(EXTRAS)]'
+	$(BIN)/python $(INSTALL) --editable '.[$(EXTRAS)]'
 	touch $@ .venv/demo

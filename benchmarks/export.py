@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -99,11 +100,12 @@ def measure(name: str, model: nn.Module, images: Images) -> tuple[Figures, list[
         "effective_weights": {name: live.effective},
         "test_accuracy": {name: evaluate(model, images)},
     }
-    small, rows = export.compact(model, example[:1]), []
+    small: Any = export.compact(model, example[:1])  # its report is an attribute that nn.Module does not declare
+    rows: list[list[str]] = []
     figures["compacted_weights"] = {name: small.compaction.weights[1]}
     for batch, repetitions in BATCHES.items():
         x = example[:batch]
-        fast = export.accelerate(model, x, repetitions=repetitions)
+        fast: Any = export.accelerate(model, x, repetitions=repetitions)
         forms = {"dense": model, "compact": small, "accelerated": fast}
         times = interleaved({form: partial(network, x) for form, network in forms.items()}, repetitions)
         ratios = {form: times["dense"].median / times[form].median for form in ("compact", "accelerated")}
@@ -125,7 +127,8 @@ def main() -> None:
     given = arguments.parse_args()
     for category in (flipout.UnfinishedWarning, flipout.DeadLayerWarning):
         warnings.simplefilter("ignore", category)
-    console, results = Console(width=150), {}
+    console = Console(width=150)
+    results: Figures = {}
     milliseconds = Table(
         *("network", "batch", "dense ms", "compacted ms", "accelerated ms", "dense / compacted", "dense / accelerated"),
         "chosen",

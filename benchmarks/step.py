@@ -10,7 +10,7 @@ from flipout.lab import build
 from flipout.schedules import Pruning
 
 from .textbook import Textbook
-from .timing import Times, interleaved
+from .timing import Times, Work, interleaved
 
 NETWORKS = {
     "lenet-300-100": (1, 28, 28),
@@ -59,7 +59,7 @@ class Ours:
     @torch.no_grad()
     def prune(self) -> None:
         """A pruning as it takes place in training."""
-        self.pruner._prune(Pruning(self.pruner.step, SPARSITY, self.keep))
+        self.pruner.prune(Pruning(self.pruner.step, SPARSITY, self.keep))
 
     @torch.no_grad()
     def undo(self) -> None:
@@ -84,8 +84,8 @@ def measure(weights: list[Tensor], repetitions: int) -> Times:
         for grad in grads:
             grad.fill_(1e-3)
 
-    around = {"sgd": sgd.step, "ours": ours.around, "textbook": textbook_around}
-    prunings = {
+    around: dict[str, Work] = {"sgd": sgd.step, "ours": ours.around, "textbook": textbook_around}
+    prunings: dict[str, Work] = {
         "select": ours.prune,
         "argsort": lambda: textbook.prune_by_sorting(ours.keep),
         "kthvalue": lambda: textbook.prune_by_kthvalue(ours.keep),

@@ -1,4 +1,4 @@
-"""The aim test as an instrument: does gradient noise turn under-shoots around zero into over-shoots?"""
+"""Use the aim test to see whether gradient noise turns under-shoots of zero into over-shoots."""
 
 import torch
 from sklearn.datasets import load_digits
@@ -13,7 +13,7 @@ for scale in (0.0, 1.0):
     model = nn.Sequential(nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     aim = flipout.AimTest(model, optimizer, phi=0.0, kappa=20)
-    flipout.Dense(model, optimizer, noise=scale)  # no pruning: only the noise
+    flipout.Dense(model, optimizer, noise=scale)  # no pruning, only noise
     for _ in range(300):
         batch = torch.randint(len(x), (64,))
         optimizer.zero_grad()

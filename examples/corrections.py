@@ -1,4 +1,4 @@
-"""Where the paper cannot be taken at its word, measured on scikit-learn's digits (docs/method.md tells the story)."""
+"""The four errata of the paper, measured on scikit-learn's digits. docs/method.md explains them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 import flipout
 from flipout import FlipOut, Geometric, GlobalMagnitude, GradientNoise, Pruner
-from flipout.criteria import flip_saliency, printed_saliency, signed_saliency
+from flipout.criteria import flip_saliency
+from flipout.lab.paper.printed_equations import printed_saliency, signed_saliency
 
 SPARSITY, BATCH = 0.9375, 64
 Attach = Callable[[nn.Module, torch.optim.Optimizer, int], Pruner]
@@ -35,7 +36,7 @@ CASES: dict[str, Attach] = {
     "FlipOut, noise relative to the gradient, flips + 1": flips_out(GradientNoise()),
     "1. noise relative to the weights, as printed": flips_out(GradientNoise(relative_to="weight")),
     "1. the same with lambda = 0.1": flips_out(GradientNoise(0.1, relative_to="weight")),
-    "1. no noise at all": flips_out(GradientNoise(0.0)),
+    "1. no noise": flips_out(GradientNoise(0.0)),
     "2. divided by flips, as printed": with_criterion(printed_saliency),
     "3. p = 1 with the absolute value": with_criterion(partial(flip_saliency, p=1)),
     "3. p = 1 without it": with_criterion(partial(signed_saliency, p=1)),
@@ -48,7 +49,7 @@ CASES: dict[str, Attach] = {
 
 
 def accuracy(attach: Attach, epochs: int, seed: int) -> float:
-    """The last epoch's accuracy on the test images; NaN where training broke down."""
+    """Return the accuracy of the last epoch on the test images, or NaN if training diverged."""
     images, labels = load_digits(return_X_y=True)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     x, y = torch.tensor(images, dtype=torch.float32)[order] / 16, torch.tensor(labels)[order]
@@ -66,7 +67,7 @@ def accuracy(attach: Attach, epochs: int, seed: int) -> float:
         nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
         try:
             optimizer.step()
-        except FloatingPointError:  # the weights are no numbers any more
+        except FloatingPointError:  # the weights are NaN or infinite
             return float("nan")
         rates.step()
     assert pruner.nonzero == round(pruner.prunable * (1 - SPARSITY))
@@ -88,10 +89,10 @@ def main() -> None:
     table.add_column("test accuracy", justify="right")
     for name, attach in track(CASES.items(), description="training", console=console):
         results = [accuracy(attach, options.epochs, seed) for seed in range(options.seeds)]
-        sound = [result for result in results if result == result]
-        mean = f"{statistics.mean(sound):.1%} ± {statistics.pstdev(sound):.1%}" if sound else ""
-        broken = f"{len(results) - len(sound)} of {len(results)} broke down" if len(sound) < len(results) else ""
-        table.add_row(name, ", ".join(filter(None, (mean, broken))))
+        finite = [result for result in results if result == result]
+        mean = f"{statistics.mean(finite):.1%} ± {statistics.pstdev(finite):.1%}" if finite else ""
+        diverged = f"{len(results) - len(finite)} of {len(results)} diverged" if len(finite) < len(results) else ""
+        table.add_row(name, ", ".join(filter(None, (mean, diverged))))
     console.print(table)
 
 

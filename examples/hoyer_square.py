@@ -1,4 +1,4 @@
-"""Hoyer-Square adds a penalty to the loss; one pruning at 70 % of training, then fine-tuning without the penalty."""
+"""Hoyer-Square adds a penalty to the loss, prunes once at 70 % of training, and fine-tunes without the penalty."""
 
 import torch
 from sklearn.datasets import load_digits
@@ -12,7 +12,7 @@ model = nn.Sequential(nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=64, shuffle=True)
 
-# Without sparsity= every weight below threshold= goes, and the sparsity is what lambda_ makes of it.
+# Without sparsity=, all weights below threshold= are pruned, and the sparsity depends on lambda_.
 pruner = flipout.HoyerSquare(model, optimizer, sparsity=0.9, steps=10 * len(loader), lambda_=1e-3)
 
 for _ in range(10):

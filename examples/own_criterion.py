@@ -1,4 +1,4 @@
-"""A criterion of your own is a function; its arguments name what is tracked for it."""
+"""Your own criterion is a function. Its argument names say which statistics it needs."""
 
 import torch
 from sklearn.datasets import load_digits
@@ -8,7 +8,7 @@ import flipout
 
 
 def first_order(weight: Tensor, grad: Tensor, flips: Tensor, *, power: float = 1.0) -> Tensor:
-    """What the loss would change without the weight, shared among its sign flips; lowest is pruned first."""
+    """The first-order change of the loss without the weight, divided by its sign flips. The lowest are pruned first."""
     return (weight * grad).abs().pow(power) / (flips + 1)
 
 

@@ -1,4 +1,4 @@
-"""FlipOut beside global magnitude on scikit-learn's embedded digits: one training run each, the same sparsity."""
+"""Compare FlipOut with global magnitude on scikit-learn's digits: one training run each, at the same sparsity."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPARSITY, BATCH = 0.95, 64
 
 
 def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """1,400 images of 8 x 8 pixels to train on, 397 to test on."""
+    """Return 1,400 training images of 8 x 8 pixels with labels, and 397 test images with labels."""
     images, labels = load_digits(return_X_y=True)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     x, y = torch.tensor(images, dtype=torch.float32)[order] / 16, torch.tensor(labels)[order]
@@ -26,7 +26,7 @@ def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def train(method: Callable[..., flipout.Pruner], epochs: int, progress: Progress) -> tuple[flipout.Pruner, float]:
-    """The usual loop; the line with `method` is all that pruning adds to it."""
+    """Train as usual. The line that calls `method` is the only one that pruning adds."""
     torch.manual_seed(0)
     x, y, x_test, y_test = digits()
     model = nn.Sequential(nn.Linear(64, 300), nn.ReLU(), nn.Linear(300, 100), nn.ReLU(), nn.Linear(100, 10))

@@ -1,7 +1,8 @@
-"""A training that is stopped half-way and goes on in new objects, bit for bit as if nothing had happened."""
+"""Stop a training run, resume it with new objects, and get the same weights bit for bit."""
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 from sklearn.datasets import load_digits
@@ -32,7 +33,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, start: int, stop: 
 checkpoint = Path(tempfile.mkdtemp()) / "checkpoint.pt"
 model, optimizer, pruner = build()
 train(model, optimizer, 0, 100)
-parts = {"model": model, "optimizer": optimizer, "pruner": pruner}
+parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "pruner": pruner}
 torch.save({name: part.state_dict() for name, part in parts.items()}, checkpoint)
 train(model, optimizer, 100, STEPS)
 

@@ -1,4 +1,4 @@
-"""SNIP needs a look at the loss before training: a few batches and the loss function."""
+"""SNIP evaluates the loss before training: it needs a few batches and the loss function."""
 
 import torch
 from sklearn.datasets import load_digits
@@ -17,11 +17,11 @@ pruner = flipout.SNIP(
     optimizer,
     sparsity=0.95,
     steps=5 * len(loader),
-    batches=[next(iter(loader))],  # or the loader itself, for all of the data
+    batches=[next(iter(loader))],  # or the loader itself, to use all of the data
     loss_fn=nn.functional.cross_entropy,
-    rounds=10,  # prune in ten rounds, with the gradient taken anew before each; 1 is the original method
+    rounds=10,  # prune in ten rounds, with a new gradient for each; 1 is the original method
 )
-print(pruner)  # it is pruned before the first step
+print(pruner)  # pruned before the first step
 
 for _ in range(5):
     for inputs, targets in loader:

@@ -130,7 +130,7 @@ def test_it_goes_on_from_a_saved_state_and_stops_when_removed() -> None:
             train(model, optimizer, stop, skip=start)
         aim.remove()
         train(model, optimizer, 5)
-        return aim.state_dict(), model[0].weight.detach()
+        return aim.state_dict(), model.get_parameter("0.weight").detach()
 
     (one, _), (two, _) = run([20]), run([7, 20])
     for kind in ("over_shoots", "under_shoots"):

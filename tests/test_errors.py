@@ -116,7 +116,7 @@ def test_scores_that_are_no_numbers_name_their_layer_and_prune_nothing(value: fl
     column = int(pruner.masks["2.weight"][row].nonzero()[0])
     optimizer.zero_grad()
     with torch.no_grad():
-        model[2].weight[row, column] = value
+        model.get_parameter("2.weight")[row, column] = value
     with pytest.raises(
         FloatingPointError, match=r"2\.weight has NaN or infinite scores at step 11.*lower learning rate"
     ):
@@ -184,7 +184,7 @@ def test_noise_as_printed_makes_weights_grow_as_fast_as_foretold(rate: float, mo
 def test_warnings_as_errors_leave_a_pruning_whole() -> None:
     model = mlp()
     with torch.no_grad():
-        model[4].weight *= 1e-9
+        model.get_parameter("4.weight").mul_(1e-9)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
     pruner = flipout.Lottery(model, optimizer, sparsity=0.9, steps=4, rounds=1)
     early = [layer.weight.detach().clone() for layer in pruner.layers]
@@ -256,5 +256,5 @@ def test_a_pruner_nobody_keeps_still_prunes() -> None:
     attach(model, optimizer)
     gc.collect()
     train(model, optimizer, 20)
-    zeros: list[Tensor] = [model[i].weight.detach() == 0 for i in (0, 2, 4)]
+    zeros: list[Tensor] = [model.get_parameter(f"{i}.weight").detach() == 0 for i in (0, 2, 4)]
     assert sum(int(zero.sum()) for zero in zeros) == 352 - 35

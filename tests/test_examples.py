@@ -1,7 +1,8 @@
-"""The examples and the README's code run as they stand."""
+"""The examples run, and so does the code in the README and on the pages of the documentation."""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ EXPECTED = {
     "hoyer_square.py": "740 of 7,400 weights kept",
     "own_criterion.py": "740 of 7,400 weights kept",
     "quickstart.py": "2,510 of 50,200",
+    "rigl.py": "370 of 7,400 weights kept",
     "resume.py": "identical to the last bit: True",
     "snip.py": "370 of 7,400 weights kept",
 }
@@ -47,11 +49,33 @@ example_input = x[:1]
 """
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/export.md"])
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def code(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in PAGES if code(page)])
 def test_the_code_on_a_page_runs(page: str, tmp_path: Path) -> None:
-    """All of it, one block after the other."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
-    assert blocks
-    command = [sys.executable, "-c", PREAMBLE + "\n".join(blocks)]
+    """All blocks of the page, one after the other."""
+    command = [sys.executable, "-c", PREAMBLE + "\n".join(code(ROOT / page))]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_page_on_your_own_data_and_network_works(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "how-to" / "own-data-and-network.md"
+    (module,) = code(page)
+    (tmp_path / "stripes.py").write_text(module)
+    (line,) = re.findall(r"^flipout (train --data stripes.*)$", page.read_text(), re.MULTILINE)
+    command = [sys.executable, "-m", "flipout.cli", *line.split(), "--out", "run"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["test_accuracy"] > 0.9
+
+
+@pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in (*PAGES, *ROOT.glob("C*.md"))])
+def test_the_files_that_a_page_names_exist(page: str) -> None:
+    for name in re.findall(r"\b(?:tests|examples|benchmarks|src)/[\w/.-]+\.(?:py|json)\b", (ROOT / page).read_text()):
+        assert (ROOT / name).exists(), f"{page} names {name}"

@@ -120,7 +120,8 @@ def test_names_without_the_prefixes_of_wrappers() -> None:
     assert names(nn.DataParallel(Wrapped())) == plain
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", "0")
-    torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
+    store = torch.distributed.HashStore()  # type: ignore[attr-defined]  # torch does not declare it
+    torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=store)
     try:
         parallel = nn.parallel.DistributedDataParallel(Wrapped())
         assert names(parallel) == plain

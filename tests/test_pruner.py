@@ -38,7 +38,7 @@ def test_exact_and_zero_after_every_step(method: str, optimizer_name: str) -> No
     optimizer = OPTIMIZERS[optimizer_name](model)
     pruner = make(method, model, optimizer, sparsity=0.93, steps=40)
     kept = {pruning.step: pruning.nonzero for pruning in pruner.plan()}
-    expected = pruner.prunable
+    expected: int | None = pruner.prunable
 
     def check() -> None:
         nonlocal expected
@@ -74,7 +74,7 @@ def test_other_precisions_and_powers(dtype: torch.dtype, p: float) -> None:
     optimizer = torch.optim.SGD(weights, lr=1e-3)
     pruner = flipout.FlipOut(weights, optimizer, sparsity=0.8, steps=20, p=p, include="*", noise=0.0)
     scores: list[Tensor] = []
-    original = pruner._prune
+    original = pruner.prune
 
     def prune(pruning: Any) -> None:
         wide = torch.float64 if dtype == torch.float64 else torch.float32
@@ -93,7 +93,7 @@ def test_other_precisions_and_powers(dtype: torch.dtype, p: float) -> None:
             for i, keeps in enumerate(mask.flatten().tolist()):
                 assert keeps == (bool(alive[t].flatten()[i]) and (t, i) not in gone)
 
-    pruner._prune = prune  # type: ignore[method-assign]
+    pruner.prune = prune  # type: ignore[method-assign]
     generator = torch.Generator().manual_seed(1)
     for _ in range(20):
         for weight in weights:
@@ -106,7 +106,7 @@ def test_other_precisions_and_powers(dtype: torch.dtype, p: float) -> None:
 def test_ones_own_criterion_of_one_expression() -> None:
     model = mlp()
     optimizer = sgd(model)
-    weights = torch.cat([model[i].weight.detach().flatten() for i in (0, 2, 4)])
+    weights = torch.cat([model.get_parameter(f"{i}.weight").detach().flatten() for i in (0, 2, 4)])
     schedule = flipout.OneShot(0.75, 40, at=0)
     pruner = flipout.Pruner(model, optimizer, criterion=lambda weight: -weight.abs(), schedule=schedule)
     kept = torch.cat([mask.flatten() for mask in pruner.masks.values()])
@@ -132,7 +132,7 @@ def test_floors_hold_while_the_total_stays_exact() -> None:
 def test_a_layer_that_dies_is_named_once() -> None:
     model = mlp()
     with torch.no_grad():
-        model[4].weight *= 1e-6
+        model.get_parameter("4.weight").mul_(1e-6)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
     pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.9, steps=20)
     with pytest.warns(flipout.DeadLayerWarning, match=r"4\.weight lost its last weight at step \d+.*floor=") as caught:
@@ -158,7 +158,9 @@ def test_ways_to_give_a_schedule(schedule: Any) -> None:
 @pytest.mark.parametrize("method", sorted(flipout.METHODS))
 @pytest.mark.parametrize("change", ["float64", "bfloat16", "channels_last"])
 def test_every_method_in_other_types_and_layouts(method: str, change: str) -> None:
-    model = convnet().to(memory_format=torch.channels_last) if change == "channels_last" else convnet()
+    model = convnet()
+    if change == "channels_last":
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch lacks the annotation
     dtype = {"float64": torch.float64, "bfloat16": torch.bfloat16}.get(change, torch.float32)
     model = model.to(dtype)
     optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)

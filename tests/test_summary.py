@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 import flipout
 from flipout.layers import Layer
@@ -29,16 +30,16 @@ def test_the_table() -> None:
     assert "not finished" not in str(summary)
 
 
-def brute_force(module: nn.Module, mask: Tensor) -> tuple[int, int]:
+def brute_force(module: nn.Linear | _ConvNd, mask: Tensor) -> tuple[int, int]:
     """Dead channels by asking the module itself: ones through the mask, one channel at a time."""
     with torch.no_grad():
-        module.weight.copy_(mask.to(module.weight.dtype))  # type: ignore[operator, union-attr]
+        module.weight.copy_(mask.to(module.weight.dtype))
     linear = isinstance(module, nn.Linear)
-    inputs = module.in_features if linear else module.in_channels
-    size = () if linear else (5,) * (mask.ndim - 2)
+    inputs = module.in_features if isinstance(module, nn.Linear) else module.in_channels
+    size: tuple[int, ...] = () if linear else (5,) * (mask.ndim - 2)
     answers = []
-    for channel in range(inputs):  # type: ignore[arg-type]
-        x = torch.zeros(1, inputs, *size)  # type: ignore[arg-type]
+    for channel in range(inputs):
+        x = torch.zeros(1, inputs, *size)
         x[:, channel] = 1
         answers.append(module(x).flatten(2).sum(2)[0] if not linear else module(x)[0])
     reach = torch.stack(answers) > 0
@@ -57,7 +58,7 @@ def brute_force(module: nn.Module, mask: Tensor) -> tuple[int, int]:
     ],
     ids=repr,
 )
-def test_dead_channels_against_the_module_itself(module: nn.Module) -> None:
+def test_dead_channels_against_the_module_itself(module: nn.Linear | _ConvNd) -> None:
     weight = module.weight
     assert isinstance(weight, nn.Parameter)
     for seed in range(10):

@@ -1,8 +1,9 @@
-"""Pruning in one training run: attach a pruner to a model and its optimizer, train, and end with exactly the sparsity
-asked for."""
+"""Prune PyTorch models in one training run: attach a pruner to a model and its optimizer, train, and end with exactly
+the sparsity you asked for."""
 
 from . import criteria, export
 from .aim import AimTest
+from .events import Event, Selection
 from .methods import (
     METHODS,
     SNIP,
@@ -19,23 +20,25 @@ from .methods import (
     Random,
     register,
 )
-from .noise import GradientNoise
-from .progress import DeadLayerWarning, DivergenceWarning, NotCompiledWarning, UnfinishedWarning
 from .pruner import Pruner
-from .schedules import Cubic, Geometric, OneShot, Schedule
+from .runtime.noise import GradientNoise
+from .schedules import Constant, Cubic, Geometric, OneShot, Schedule
 from .statistics import Statistic
+from .warnings import DeadLayerWarning, DivergenceWarning, NotCompiledWarning, UnfinishedWarning
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "METHODS",
     "SNIP",
     "AimTest",
+    "Constant",
     "Cubic",
     "DeadLayerWarning",
     "DeepR",
     "Dense",
     "DivergenceWarning",
+    "Event",
     "FlipOut",
     "Geometric",
     "GlobalMagnitude",
@@ -51,6 +54,7 @@ __all__ = [
     "Pruner",
     "Random",
     "Schedule",
+    "Selection",
     "Statistic",
     "UnfinishedWarning",
     "criteria",

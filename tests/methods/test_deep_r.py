@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import flipout
-from flipout.noise import normal
+from flipout.random_numbers import normal
 from tests.helpers import assert_masked, batches, cross_entropy, mlp, sgd, train
 
 
@@ -18,7 +18,7 @@ def test_deep_r_step_by_step(temperature: float | None) -> None:
     """The paper's update, connection by connection, for plain SGD."""
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    initial = [model[i].weight.detach().clone() for i in (0, 2, 4)]
+    initial = [model.get_parameter(f"{i}.weight").detach().clone() for i in (0, 2, 4)]
     pruner = flipout.DeepR(model, optimizer, sparsity=0.6, steps=30, l1=0.01, temperature=temperature, seed=4)
     assert isinstance(pruner, flipout.DeepR)
     assert pruner.nonzero == 141
@@ -86,7 +86,7 @@ def test_deep_r_keeps_what_each_layer_is_owed(options: dict[str, Any], least: li
 def test_deep_r_gives_a_sign_to_what_starts_at_zero() -> None:
     model = mlp()
     with torch.no_grad():
-        model[0].weight.zero_()
+        model.get_parameter("0.weight").zero_()
     pruner = flipout.DeepR(model, sgd(model), sparsity=0.5, steps=10)
     assert isinstance(pruner, flipout.DeepR)
     signs = pruner.signs["0.weight"]
@@ -101,7 +101,7 @@ def test_deep_r_does_not_hide_a_nan() -> None:
     pruner = flipout.DeepR(model, optimizer, sparsity=0.5, steps=10)
     for layer in pruner.layers:
         layer.weight.grad = torch.zeros_like(layer.weight)
-    model[2].weight.grad = torch.full_like(model[2].weight, float("nan"))
+    model[2].weight.grad = torch.full_like(model.get_parameter("2.weight"), float("nan"))
     with pytest.raises(FloatingPointError, match=r"2\.weight has NaN or infinite weights"):
         optimizer.step()
     with pytest.raises(ValueError, match="temperature= instead of noise="):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -17,12 +18,12 @@ def test_hoyer_square_against_its_formula() -> None:
     pruner = flipout.HoyerSquare(model, sgd(model), steps=100, lambda_=0.3)
     expected = 0.0
     for i in (0, 2, 4):
-        values = [float(v) for v in model[i].weight.detach().flatten()]
+        values = [float(v) for v in model.get_parameter(f"{i}.weight").detach().flatten()]
         expected += 0.3 * sum(map(abs, values)) ** 2 / sum(v * v for v in values)
     penalty = pruner.penalty()
     assert float(penalty.detach()) == pytest.approx(expected, rel=1e-5)
     penalty.backward()
-    weight = model[0].weight.detach().double().requires_grad_()
+    weight = model.get_parameter("0.weight").detach().double().requires_grad_()
     (0.3 * weight.abs().sum() ** 2 / (weight**2).sum()).backward()
     assert model[0].weight.grad is not None
     assert weight.grad is not None
@@ -45,13 +46,13 @@ def test_hoyer_square_prunes_below_its_threshold_and_then_stops_pulling() -> Non
     assert isinstance(pruner, flipout.HoyerSquare)
     assert str(pruner.plan()).endswith("by threshold")
     seen: list[tuple[int, int]] = []
-    settle = pruner._settle
+    settle = pruner.settle
 
     def record() -> None:
         settle()
         seen.append((pruner.step, sum(int((layer.weight.abs() >= 0.05).sum()) for layer in pruner.layers)))
 
-    pruner._settle = record  # type: ignore[method-assign]
+    pruner.settle = record  # type: ignore[method-assign]
     train(model, optimizer, 27, penalty=pruner.penalty)
     assert float(pruner.penalty().detach()) > 0
     assert pruner.sparsity == 0
@@ -76,7 +77,7 @@ def test_hoyer_square_to_an_exact_sparsity_and_with_a_floor() -> None:
 
 
 @pytest.mark.parametrize("options", [{"lambda_": -1.0}, {"lambda_": math.nan}, {"threshold": -1.0}, {"fine_tune": 1.5}])
-def test_hoyer_square_with_nonsense(options: dict[str, float]) -> None:
+def test_hoyer_square_with_nonsense(options: dict[str, Any]) -> None:
     model = mlp()
     with pytest.raises(ValueError, match=next(iter(options))):
         flipout.HoyerSquare(model, sgd(model), steps=10, **options)

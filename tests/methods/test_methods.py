@@ -31,13 +31,13 @@ def at_first_pruning(method: str, **options: Any) -> tuple[flipout.Pruner, list[
     optimizer = sgd(model)
     pruner = make(method, model, optimizer, sparsity=0.5, schedule=flipout.OneShot(0.5, 40, 0.25), **options)
     history: list[list[Tensor]] = []
-    settle = pruner._settle
+    settle = pruner.settle
 
     def record() -> None:
         history.append([layer.weight.detach().clone() for layer in pruner.layers])
         settle()
 
-    pruner._settle = record  # type: ignore[method-assign]
+    pruner.settle = record  # type: ignore[method-assign]
     train(model, optimizer, 10)
     assert pruner.nonzero == 176
     return pruner, history
@@ -50,7 +50,7 @@ def test_magnitude() -> None:
 
 @pytest.mark.parametrize("p", [0.0, 0.5, 1.0, 3.3])
 def test_flipout(p: float) -> None:
-    start = [mlp()[i].weight.detach() for i in (0, 2, 4)]
+    start = [mlp().get_parameter(f"{i}.weight").detach() for i in (0, 2, 4)]
     pruner, history = at_first_pruning("flipout", p=p)
     scores = []
     for number in range(3):
@@ -114,8 +114,9 @@ def test_keep_zeros() -> None:
     model = mlp()
     with torch.no_grad():
         for layer in (0, 2, 4):
-            model[layer].weight[model[layer].weight.abs() < 0.1] = 0
-    kept = [model[i].weight.detach() != 0 for i in (0, 2, 4)]
+            weight = model.get_parameter(f"{layer}.weight")
+            weight[weight.abs() < 0.1] = 0
+    kept: list[Tensor] = [model.get_parameter(f"{i}.weight").detach() != 0 for i in (0, 2, 4)]
     optimizer = sgd(model)
     pruner = flipout.KeepZeros(model, optimizer)
     train(model, optimizer, 20, after=lambda: assert_masked(pruner))
@@ -131,7 +132,7 @@ def test_noise_on_any_method() -> None:
             optimizer = sgd(model)
             make(method, model, optimizer, noise=noise)
             train(model, optimizer, 3)
-            results.append(model[0].weight.detach().clone())
+            results.append(model.get_parameter("0.weight").detach().clone())
         assert not torch.equal(*results), method
 
 

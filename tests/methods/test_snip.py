@@ -17,17 +17,18 @@ from tests.methods.test_methods import equal, smallest
 def test_snip(rounds: int) -> None:
     data = list(batches(3, seed=2))
     reference = mlp()
-    weights = [reference[i].weight for i in (0, 2, 4)]
+    weights = [reference.get_parameter(f"{i}.weight") for i in (0, 2, 4)]
     masks = [torch.ones_like(weight, dtype=torch.bool) for weight in weights]
     for i in range(1, rounds + 1):
         reference.zero_grad()
         for x, y in data:
             cross_entropy(reference(x), y).backward()
-        scores = [torch.where(mask, (w.detach() * w.grad).abs(), -1.0) for w, mask in zip(weights, masks, strict=True)]
+        products = [weight.detach() * weight.grad for weight in weights if weight.grad is not None]
+        scores = [torch.where(mask, product.abs(), -1.0) for product, mask in zip(products, masks, strict=True)]
         masks = smallest(scores, round(352 * 0.1 ** (i / rounds)))
         with torch.no_grad():
             for weight, mask in zip(weights, masks, strict=True):
-                weight *= mask
+                weight.mul_(mask)
     model = mlp()
     pruner = flipout.SNIP(
         model, sgd(model), sparsity=0.9, steps=10, batches=iter(data), loss_fn=cross_entropy, rounds=rounds
@@ -61,6 +62,8 @@ def test_snip_leaves_no_trace() -> None:
 
 def test_snip_leaves_no_trace_of_iterators_and_of_buffers_that_are_replaced() -> None:
     class Average(nn.Module):
+        mean: Tensor
+
         def __init__(self) -> None:
             super().__init__()
             self.register_buffer("mean", torch.zeros(12))
@@ -69,13 +72,14 @@ def test_snip_leaves_no_trace_of_iterators_and_of_buffers_that_are_replaced() ->
             self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
             return x - self.mean
 
-    model = nn.Sequential(Average(), mlp())
-    buffer = model[0].mean
+    average = Average()
+    model = nn.Sequential(average, mlp())
+    buffer = average.mean
     x, y = next(batches(1))
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=4, shuffle=True)
     few = itertools.islice(loader, 2)  # draws from torch's random state when it starts, and again on the way
     state = torch.get_rng_state()
     flipout.SNIP(model, sgd(model), sparsity=0.5, steps=10, batches=few, loss_fn=cross_entropy)
     assert torch.equal(state, torch.get_rng_state())
-    assert model[0].mean is buffer
+    assert average.mean is buffer
     assert not buffer.any()

@@ -1,8 +1,10 @@
-"""The methods: each is a `Pruner`, takes `(model, optimizer, *, sparsity, steps, ...)`, and has a record in `METHODS`."""
+"""The methods. Each is a `Pruner` that takes `(model, optimizer, *, sparsity, steps, ...)` and is in `METHODS`."""
 
-# isort: split  (methods are listed in the order of these imports, FlipOut first)
-from .deep_r import DeepR
 from .gradual import Dense, FlipOut, GlobalMagnitude, KeepZeros, MagnitudeUncertainty, Random
+
+# isort: split
+# Methods are listed in the order of these imports, FlipOut first.
+from .deep_r import DeepR
 from .hoyer import HoyerSquare
 from .lottery import Lottery
 from .registry import METHODS, LoopNeeds, Method, register

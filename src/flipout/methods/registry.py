@@ -93,8 +93,8 @@ class Method:
         passed_on: set[str] = set()
         for name, parameter in inspect.signature(self.cls.__init__).parameters.items():
             if parameter.kind is parameter.VAR_KEYWORD:
-                unpacked = get_args(hints.get(name)) or (None,)
-                passed_on |= set(get_type_hints(unpacked[0])) if unpacked[0] else set()
+                unpacked = get_args(hints.get(name))  # of Unpack[SomeOptions]; anything else passes on everything
+                passed_on |= set(get_type_hints(unpacked[0])) if unpacked else PRUNER_OPTIONS
         return frozenset(passed_on | (PRUNER_OPTIONS & self.parameters.keys()))
 
     @cached_property

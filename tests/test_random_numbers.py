@@ -13,7 +13,7 @@ from scipy import signal, stats
 from torch import Tensor
 
 from flipout import GradientNoise
-from flipout.noise import key, normal, uniform
+from flipout.random_numbers import key, normal, uniform
 
 N = 200_000
 SHAPE = torch.Size([N])
@@ -134,7 +134,7 @@ def quantiles() -> np.ndarray:
     for _ in range(3):
         shares = signal.fftconvolve(shares, coarse)
     below = np.cumsum(shares) - shares / 2
-    return stats.norm.ppf(below.clip(1e-12, 1 - 1e-12))
+    return stats.norm.ppf(below.clip(1e-12, 1 - 1e-12))  # type: ignore[no-any-return]
 
 
 QUANTILES = quantiles()

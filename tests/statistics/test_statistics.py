@@ -18,7 +18,7 @@ def test_flips_in_training_against_recorded_weights() -> None:
     """Zeros included: some weights start there, one is put there between steps, which is no flip."""
     model = mlp()
     with torch.no_grad():
-        model[0].weight[:4] = 0.0
+        model.get_parameter("0.weight")[:4] = 0.0
     optimizer = sgd(model, lr=0.5)
     pruner = flipout.FlipOut(model, optimizer, sparsity=0.8, steps=60)
     expected = {name: torch.zeros_like(mask, dtype=torch.int64) for name, mask in pruner.masks.items()}

@@ -1,0 +1,144 @@
+"""Statistics of a user's own: the gradient they ask for, kernels and readers, and criteria that bring them along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import flipout
+from flipout.statistics import Place
+from tests.helpers import assert_masked, batches, cross_entropy, mlp, sgd, train
+
+
+class Seen(flipout.Statistic):
+    """Keeps the gradient it was shown."""
+
+    def __init__(self, weight: Tensor, place: Place) -> None:
+        super().__init__(weight, place)
+        self.state["seen"] = torch.zeros_like(weight)
+
+    def before(self, weight: Tensor, grad: Tensor | None) -> None:
+        assert grad is not None
+        self.state["seen"].copy_(grad)
+
+    def value(self, weight: Tensor, step: int) -> Tensor:
+        return self.state["seen"]
+
+
+class SeenWhole(Seen):
+    gradient = "unmasked"
+
+
+def two_gradients(weight: Tensor, seen: Tensor, whole: Tensor) -> Tensor:
+    return weight.abs() + 0 * seen + 0 * whole
+
+
+@pytest.mark.parametrize("noise", [None, 1.0])
+def test_the_gradient_before_and_after_masking(noise: float | None) -> None:
+    model = mlp()
+    optimizer = sgd(model)
+    schedule = flipout.Geometric(0.8, 20, prunings=2, window=(0, 0.2))
+    pruner = flipout.Pruner(
+        model,
+        optimizer,
+        criterion=two_gradients,
+        schedule=schedule,
+        noise=noise,
+        statistics={"seen": Seen, "whole": SeenWhole},
+    )
+    train(model, optimizer, 6)
+    assert pruner.finished
+    optimizer.zero_grad()
+    x, y = next(batches(1, seed=5))
+    cross_entropy(model(x), y).backward()
+    gradients = {layer.name: layer.weight.grad.clone() for layer in pruner.layers if layer.weight.grad is not None}
+    optimizer.step()
+    for name, mask in pruner.masks.items():
+        assert torch.equal(pruner.statistics["whole"][name], gradients[name])
+        assert torch.equal(pruner.statistics["seen"][name], gradients[name] * mask)
+        assert gradients[name][~mask].any()
+
+
+class Largest(flipout.Statistic):
+    """The largest magnitude that a weight has had; an elementwise kernel and reader."""
+
+    def __init__(self, weight: Tensor, place: Place) -> None:
+        super().__init__(weight, place)
+        self.state["largest"] = torch.zeros_like(weight)
+
+    @staticmethod
+    def kernel(weight: Tensor, mask: Tensor, largest: Tensor) -> None:
+        largest.copy_(torch.maximum(largest, weight.abs() * mask))
+
+    @staticmethod
+    def reader(weight: Tensor, largest: Tensor) -> Tensor:
+        return largest * 1.0
+
+    def value(self, weight: Tensor, step: int) -> Tensor:
+        return self.state["largest"]
+
+
+@flipout.criteria.with_statistics(largest=Largest)
+@flipout.criteria.elementwise
+def fallen(weight: Tensor, largest: Tensor, flips: Tensor, *, power: float = 0.5) -> Tensor:
+    return weight.abs() * largest.pow(power) / (flips + 1)
+
+
+def trained(compile: bool, criterion: Callable[..., Tensor]) -> flipout.Pruner:  # noqa: A002
+    model = mlp()
+    optimizer = sgd(model)
+    schedule = flipout.Geometric(0.9, 30, prunings=5)
+    pruner = flipout.Pruner(model, optimizer, criterion=criterion, schedule=schedule, compile=compile)
+    train(model, optimizer, 30, after=lambda: assert_masked(pruner))
+    return pruner
+
+
+def test_two_kernels_run_fused_as_they_run_alone() -> None:
+    """Compiled into one loop with the zeroing and the criterion, or block by block: the same masks and statistics."""
+    fast, slow = (trained(compile, fallen) for compile in (True, False))  # noqa: A001
+    for name, mask in slow.masks.items():
+        assert torch.equal(fast.masks[name], mask)
+        for statistic in ("largest", "flips"):
+            assert torch.equal(fast.statistics[statistic][name], slow.statistics[statistic][name])
+
+
+def test_kernels_keep_what_they_should() -> None:
+    model = mlp()
+    optimizer = sgd(model)
+    schedule = flipout.Geometric(0.5, 30, prunings=1)
+    pruner = flipout.Pruner(model, optimizer, criterion=fallen, schedule=schedule)
+    largest = {layer.name: torch.zeros_like(layer.weight) for layer in pruner.layers}
+    masks = {name: mask.clone() for name, mask in pruner.masks.items()}
+
+    def recount() -> None:
+        for layer in pruner.layers:
+            seen = layer.weight.detach().abs() * masks[layer.name]
+            alive = layer.mask  # what was pruned in this step is zero already, and only its kernel saw its last value
+            largest[layer.name] = torch.where(alive, torch.maximum(largest[layer.name], seen), largest[layer.name])
+            masks[layer.name] = layer.mask.clone()
+
+    train(model, optimizer, 30, after=recount)
+    for layer in pruner.layers:
+        assert torch.equal(pruner.statistics["largest"][layer.name][layer.mask], largest[layer.name][layer.mask])
+
+
+def test_a_criterion_brings_its_statistics_through_partial() -> None:
+    pruner = trained(False, partial(fallen, power=1.0))
+    assert set(pruner.statistics) == {"weight", "largest", "flips"}
+    assert pruner.nonzero == 35
+
+
+def test_a_statistic_passed_to_the_pruner_wins() -> None:
+    class Ones(flipout.Statistic):
+        def value(self, weight: Tensor, step: int) -> Tensor:
+            return torch.ones_like(weight)
+
+    model = mlp()
+    options: dict[str, Any] = {"criterion": fallen, "schedule": flipout.Geometric(0.9, 30)}
+    pruner = flipout.Pruner(model, sgd(model), statistics={"largest": Ones}, **options)
+    assert all(bool((value == 1).all()) for value in pruner.statistics["largest"].values())
