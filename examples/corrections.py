@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 import flipout
 from flipout import FlipOut, Geometric, GlobalMagnitude, GradientNoise, Pruner
-from flipout.criteria import flip_saliency, printed_saliency, signed_saliency
+from flipout.criteria import flip_saliency
+from flipout.lab.paper.printed_equations import printed_saliency, signed_saliency
 
 SPARSITY, BATCH = 0.9375, 64
 Attach = Callable[[nn.Module, torch.optim.Optimizer, int], Pruner]

@@ -6,7 +6,6 @@ A criterion is any function that gives a score for each weight. Its arguments na
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 
@@ -17,16 +16,6 @@ def flip_saliency(weight: Tensor, flips: Tensor, *, p: float = 2.0) -> Tensor:
     """
     weight = weight.double() if p > 4 else weight  # high powers of small weights would vanish
     return weight.abs().pow(p) / (flips + 1)
-
-
-def signed_saliency(weight: Tensor, flips: Tensor, *, p: float = 2.0) -> Tensor:
-    """Eq. 1 without the absolute value, as printed, to see what it does: at odd `p` the negative weights go first."""
-    return weight.pow(p) / (flips + 1)
-
-
-def printed_saliency(weight: Tensor, flips: Tensor, *, p: float = 2.0) -> Tensor:
-    """Eq. 1 as the paper prints it, `theta^p / flips`, to see what it does: what never flipped cannot be pruned."""
-    return torch.where(flips > 0, weight.pow(p) / flips, torch.finfo(weight.dtype).max)
 
 
 def magnitude(weight: Tensor) -> Tensor:

@@ -10,7 +10,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from flipout.criteria import flip_saliency, printed_saliency, signed_saliency
 from flipout.lab import LabError, make_settings, train
 from flipout.lab.runs.training import StoppedError
 from tests.lab.test_run import StopAt
@@ -39,16 +38,6 @@ def test_a_score_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(LabError, match="magnitude takes no --criterion"):
         settings(method="magnitude", criterion="my_score:score")
     sys.modules.pop("my_score")
-
-
-def test_the_saliency_as_printed() -> None:
-    weight, flips = torch.tensor([-3.0, -1.0, 1.0, 2.0]), torch.tensor([2, 0, 0, 1])
-    printed = printed_saliency(weight, flips)
-    assert printed.tolist()[0] == 4.5
-    assert printed.tolist()[3] == 4.0
-    assert bool((printed[1:3] > 1e30).all()), "what never flipped cannot be pruned"
-    assert signed_saliency(weight, flips, p=1.0).tolist() == [-1.0, -1.0, 1.0, 1.0]
-    assert torch.equal(signed_saliency(weight, flips), flip_saliency(weight, flips))
 
 
 def test_shots_are_counted_and_survive_a_stop(tmp_path: Path) -> None:
