@@ -254,12 +254,12 @@ def browser() -> Iterator[Any]:
 def page(browser: Any, report: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
     width, height = request.param
     opened = browser.new_page(viewport={"width": width, "height": height})
-    opened.complaints = []
-    opened.on("console", lambda message: opened.complaints.append(message.text) if message.type == "error" else None)
-    opened.on("pageerror", lambda error: opened.complaints.append(str(error)))
+    opened.page_errors = []
+    opened.on("console", lambda message: opened.page_errors.append(message.text) if message.type == "error" else None)
+    opened.on("pageerror", lambda error: opened.page_errors.append(str(error)))
     opened.on(
         "request",
-        lambda sent: None if sent.url.startswith(("file:", "data:", "blob:")) else opened.complaints.append(sent.url),
+        lambda sent: None if sent.url.startswith(("file:", "data:", "blob:")) else opened.page_errors.append(sent.url),
     )
     opened.goto(report.as_uri())
     opened.wait_for_function("document.querySelectorAll('.js-plotly-plot .main-svg').length > 0")
@@ -279,7 +279,7 @@ def test_the_charts_show_the_data(page: Any, records: Records) -> None:
         assert shown[curve.label] == (list(curve.x), pytest.approx(list(curve.y)))
     assert "Dense" in shown
     assert page.locator(".js-plotly-plot").count() == page.locator(".chart").count()
-    assert not page.complaints
+    assert not page.page_errors
 
 
 def test_a_method_can_be_toggled(page: Any) -> None:
@@ -289,7 +289,7 @@ def test_a_method_can_be_toggled(page: Any) -> None:
         page.evaluate("id => document.getElementById(id).data.filter(t => t.visible === 'legendonly').length", CHART)
         == 1
     )
-    assert not page.complaints
+    assert not page.page_errors
 
 
 def test_a_sparsity_can_be_chosen(page: Any) -> None:
@@ -302,7 +302,7 @@ def test_a_sparsity_can_be_chosen(page: Any) -> None:
         f"([id, before]) => JSON.stringify(({seen})(id)) !== before",
         arg=[name, json.dumps(before, separators=(",", ":"))],
     )
-    assert not page.complaints
+    assert not page.page_errors
 
 
 def test_the_page_does_not_scroll_sideways(page: Any) -> None:

@@ -49,10 +49,10 @@ def test_a_cell_without_values_is_not_the_best() -> None:
     assert best({"a": Cell(())}) == set()
 
 
-apart = st.integers(1, 999).map(lambda thousandths: thousandths / 1000)  # so that their logarithms differ
+distinct = st.integers(1, 999).map(lambda thousandths: thousandths / 1000)  # so that their logarithms differ
 
 
-@given(st.lists(st.tuples(apart, percents), min_size=2, max_size=8, unique_by=lambda p: p[0]))
+@given(st.lists(st.tuples(distinct, percents), min_size=2, max_size=8, unique_by=lambda p: p[0]))
 def test_interpolation_goes_through_the_trade_off_and_not_beyond(points: list[tuple[float, float]]) -> None:
     """A run that collapsed does not lower the curve if a sparser run has a higher accuracy."""
     front = [(s, a) for s, a in points if not any(t > s and b >= a for t, b in points)]

@@ -1,12 +1,12 @@
-"""The catalogue of data sets. To add one, write its reader in a file of its own and add its record here."""
+"""The catalogue of data sets. To add one, write its reader in a new file and add its record here."""
 
 from __future__ import annotations
 
 from .cifar10 import read_cifar10
 from .data_types import DataInfo
-from .digits import read_digits
 from .idx_files import read_fashion_mnist, read_mnist
 from .imagenette import imagenette_reader
+from .sklearn_digits import read_digits
 
 DATA: dict[str, DataInfo] = {
     "digits": DataInfo(

@@ -1,4 +1,4 @@
-"""The catalogue of networks. To add one, write it in a file of its own and add its record here."""
+"""The catalogue of networks. To add one, write it in a new file and add its record here."""
 
 from __future__ import annotations
 

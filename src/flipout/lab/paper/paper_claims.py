@@ -80,7 +80,7 @@ def _flipout_and_best_other(runs: Sequence[Record]) -> Iterator[tuple[float, Cel
         flipout = column.pop("FlipOut", None)
         if flipout is not None and column:
             best = max(column, key=lambda label: column[label].mean)
-            yield sparsity, flipout, f"the best of {counted(len(column), 'other')}, {best},", column[best]
+            yield sparsity, flipout, f"the best of {counted(len(column), 'other method')} ({best})", column[best]
 
 
 def _is_best(runs: Sequence[Record]) -> Comparisons:
@@ -117,8 +117,8 @@ def _is_near_best(option: str, default: float, allowed: float, tried: int) -> Ca
             verdict = Verdict.OPEN if better is None else Verdict.FAILS if better else Verdict.LEVEL
             if gap <= allowed:
                 verdict = Verdict.HOLDS
-            numbers = f"{name} = {default:g} {column[default]}, best of {tried} {name} = {best:g} {column[best]}"
-            yield verdict, f"{percent(sparsity)}: {numbers}, {gap:.2f} points apart"
+            numbers = f"{name} = {default:g}: {column[default]}; the best of {tried}, {name} = {best:g}: {column[best]}"
+            yield verdict, f"{percent(sparsity)}: {numbers}; a difference of {gap:.2f} points"
 
     return compare
 
@@ -132,7 +132,10 @@ def _large_powers_are_better(runs: Sequence[Record]) -> Comparisons:
             worst = min(large, key=lambda p: large[p].mean)
             best = max(small, key=lambda p: small[p].mean)
             verdict, numbers = _compare_cells(
-                f"the worst of 1, 2 and 4, p = {worst:g},", large[worst], f"p = {best:g}", small[best]
+                f"the worst of p = 1, 2 and 4 ({worst:g})",
+                large[worst],
+                f"the best of p = 0 and 1/2 ({best:g})",
+                small[best],
             )
             yield verdict, f"{percent(sparsity)}: {numbers}"
 

@@ -10,7 +10,7 @@ def slug(title: str) -> str:
 
 
 class UniqueNames:
-    """Hand out names of which no two are the same.
+    """Make names from titles, each name at most once.
 
     Different titles can have the same slug: "+noise" and "-noise" are both "noise". The second one gets a suffix.
     """

@@ -175,14 +175,14 @@ def shots_table(title: str, runs: Sequence[Record]) -> ReportTable | None:
 def best_value_table(title: str, networks: Mapping[str, Sequence[Record]]) -> ReportTable:
     """The paper's Table 2: the best scale of the noise, and its gain over a scale of 1."""
     scans = {network: by_option(runs, "noise") for network, runs in networks.items()}
-    columns = sorted({sparsity for found in scans.values() for _, sparsity in found})
+    columns = sorted({sparsity for scan in scans.values() for _, sparsity in scan})
     heading, rows = ["network"], []
     for sparsity in columns:
         heading += [f"{percent(sparsity)}: best λ", f"{percent(sparsity)}: λ = 1"]
-    for network, found in scans.items():
+    for network, scan in scans.items():
         row = [TableEntry(network)]
         for sparsity in columns:
-            column = {value: cell for (value, s), cell in found.items() if s == sparsity and cell.values}
+            column = {value: cell for (value, s), cell in scan.items() if s == sparsity and cell.values}
             if not column:
                 row += [TableEntry("missing"), TableEntry("missing")]
                 continue
@@ -197,12 +197,12 @@ def best_value_table(title: str, networks: Mapping[str, Sequence[Record]]) -> Re
 def power_table(title: str, networks: Mapping[str, Sequence[Record]]) -> ReportTable:
     """The paper's Table 3: powers of the magnitude at two sparsities."""
     scans, rows = {network: by_option(runs, "p") for network, runs in networks.items()}, []
-    columns = sorted({key for found in scans.values() for key in found}, key=lambda key: (key[1], key[0]))
-    for network, found in scans.items():
+    columns = sorted({key for scan in scans.values() for key in scan}, key=lambda key: (key[1], key[0]))
+    for network, scan in scans.items():
         row = [TableEntry(network)]
         for value, sparsity in columns:
-            column = {f"{v:g}": cell for (v, s), cell in found.items() if s == sparsity}
-            row.append(TableEntry(str(found.get((value, sparsity), Cell(()))), f"{value:g}" in best(column)))
+            column = {f"{v:g}": cell for (v, s), cell in scan.items() if s == sparsity}
+            row.append(TableEntry(str(scan.get((value, sparsity), Cell(()))), f"{value:g}" in best(column)))
         rows.append(tuple(row))
     heading = ("network", *(f"{percent(s)}: p = {value:g}" for value, s in columns))
     return ReportTable(title, heading, tuple(rows), (BOLD,))
