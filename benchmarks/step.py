@@ -59,7 +59,7 @@ class Ours:
     @torch.no_grad()
     def prune(self) -> None:
         """A pruning as it takes place in training."""
-        self.pruner._prune(Pruning(self.pruner.step, SPARSITY, self.keep))
+        self.pruner.prune(Pruning(self.pruner.step, SPARSITY, self.keep))
 
     @torch.no_grad()
     def undo(self) -> None:

@@ -74,7 +74,7 @@ def test_other_precisions_and_powers(dtype: torch.dtype, p: float) -> None:
     optimizer = torch.optim.SGD(weights, lr=1e-3)
     pruner = flipout.FlipOut(weights, optimizer, sparsity=0.8, steps=20, p=p, include="*", noise=0.0)
     scores: list[Tensor] = []
-    original = pruner._prune
+    original = pruner.prune
 
     def prune(pruning: Any) -> None:
         wide = torch.float64 if dtype == torch.float64 else torch.float32
@@ -93,7 +93,7 @@ def test_other_precisions_and_powers(dtype: torch.dtype, p: float) -> None:
             for i, keeps in enumerate(mask.flatten().tolist()):
                 assert keeps == (bool(alive[t].flatten()[i]) and (t, i) not in gone)
 
-    pruner._prune = prune  # type: ignore[method-assign]
+    pruner.prune = prune  # type: ignore[method-assign]
     generator = torch.Generator().manual_seed(1)
     for _ in range(20):
         for weight in weights:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import flipout
-from flipout.noise import normal
+from flipout.random_numbers import normal
 from flipout.selection import smallest
 from tests.helpers import assert_masked, batches, cross_entropy, make, mlp, sgd
 from tests.test_pruner import OPTIMIZERS

@@ -1,19 +1,30 @@
-"""Pruning in one training run: attach a pruner to a model and its optimizer, train, and end with exactly the sparsity
-asked for."""
+"""Prune PyTorch models in one training run: attach a pruner to a model and its optimizer, train, and end with exactly
+the sparsity you asked for."""
 
 from . import criteria, export
 from .aim import AimTest
-from .methods import METHODS
-from .methods.deep_r import DeepR
-from .methods.gradual import Dense, FlipOut, GlobalMagnitude, KeepZeros, MagnitudeUncertainty, Random
-from .methods.hoyer import HoyerSquare
-from .methods.lottery import Lottery
-from .methods.snip import SNIP
-from .noise import GradientNoise
-from .progress import DeadLayerWarning, DivergenceWarning, NotCompiledWarning, UnfinishedWarning
+from .events import Event, Selection
+from .methods import (
+    METHODS,
+    SNIP,
+    DeepR,
+    Dense,
+    FlipOut,
+    GlobalMagnitude,
+    HoyerSquare,
+    KeepZeros,
+    LoopNeeds,
+    Lottery,
+    MagnitudeUncertainty,
+    Method,
+    Random,
+    register,
+)
 from .pruner import Pruner
-from .schedules import Cubic, Geometric, OneShot, Schedule
+from .runtime.noise import GradientNoise
+from .schedules import Constant, Cubic, Geometric, OneShot, Schedule
 from .statistics import Statistic
+from .warnings import DeadLayerWarning, DivergenceWarning, NotCompiledWarning, UnfinishedWarning
 
 __version__ = "0.1.0"
 
@@ -21,26 +32,32 @@ __all__ = [
     "METHODS",
     "SNIP",
     "AimTest",
+    "Constant",
     "Cubic",
     "DeadLayerWarning",
     "DeepR",
     "Dense",
     "DivergenceWarning",
+    "Event",
     "FlipOut",
     "Geometric",
     "GlobalMagnitude",
     "GradientNoise",
     "HoyerSquare",
     "KeepZeros",
+    "LoopNeeds",
     "Lottery",
     "MagnitudeUncertainty",
+    "Method",
     "NotCompiledWarning",
     "OneShot",
     "Pruner",
     "Random",
     "Schedule",
+    "Selection",
     "Statistic",
     "UnfinishedWarning",
     "criteria",
     "export",
+    "register",
 ]

@@ -10,18 +10,19 @@ from torch import Tensor, nn
 
 from .layers import Patterns, find_layers
 from .runtime.attachments import mask_of
-from .runtime.hooks import Stepping, check_optimizer
+from .runtime.hooks import StepHooks, check_optimizer
 
 Hypothesis = float | Tensor | Mapping[str, float | Tensor]
 
 
 class AimTest:
-    """Counts how often each weight over-shoots and under-shoots a hypothesised optimum `phi` while it is trained.
+    """Count how often each weight over-shoots and under-shoots a hypothesised optimum `phi` during training.
 
-    In one optimizer step a weight over-shoots if it crosses `phi`, that is if `sgn(theta - phi)` changes, and
-    under-shoots if it comes closer on the same side. Where the count exceeds `kappa`, the test is positive: `phi` is
-    taken for a local optimum. FlipOut is this test at `phi = 0`, where an over-shoot is a sign flip. Beside a pruner,
-    weights count while they are not pruned; attach the test first, so that it sees a step before its pruning.
+    In one optimizer step a weight over-shoots if it crosses `phi`, that is if `sgn(theta - phi)` changes. It
+    under-shoots if it comes closer on the same side. The test is positive where the count exceeds `kappa`: then `phi`
+    is assumed to be a local optimum. FlipOut is this test at `phi = 0`, where an over-shoot is a sign flip. Next to a
+    pruner, only weights that are not pruned count; attach the test before the pruner, so that it sees the weights of a
+    step before they are pruned.
 
         aim = flipout.AimTest(model, optimizer, phi=0.0, kappa=10)
         ...                                  # train
@@ -33,10 +34,10 @@ class AimTest:
         model: the network; it is not changed.
         optimizer: what trains it.
         phi: a number, a tensor that fits every weight, or one of these for each name.
-        kappa: how many shots are needed for more than chance.
-        counting: which shots count: both kinds, or over-shoots alone (with gradient noise they suffice).
+        kappa: the count above which the test is positive.
+        counting: which shots count: both kinds, or over-shoots alone (enough with gradient noise).
         include: which weights, as for a pruner.
-        exclude: which weights not.
+        exclude: which weights to leave out.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class AimTest:
         self.phi = {name: _hypothesis(phi, name, weight) for name, weight in self._weights.items()}
         self.over_shoots = {n: torch.zeros_like(w, dtype=torch.int32) for n, w in self._weights.items()}
         self.under_shoots = {n: torch.zeros_like(w, dtype=torch.int32) for n, w in self._weights.items()}
-        self._stepping = Stepping(optimizer, self._before_step, self._after_step)
+        self._hooks = StepHooks(optimizer, self._before_step, self._after_step)
 
     @property
     def shots(self) -> dict[str, Tensor]:
@@ -75,28 +76,31 @@ class AimTest:
         return {name: shots > self.kappa for name, shots in self.shots.items()}
 
     def score(self, p: float = 2.0) -> dict[str, Tensor]:
-        """`|theta - phi|^p / (shots + 1)`: the shots weighed against the distance, so that a deceitful shot from afar
-        counts little. The lower, the more likely `phi` is the optimum."""
+        """`|theta - phi|^p / (shots + 1)`: low for weights that are close to `phi` and often aimed at it.
+
+        A shot from far away counts little, because of the distance.
+        """
         return {
             name: (self._weights[name].detach() - self.phi[name]).abs().float().pow(p) / (shots + 1)
             for name, shots in self.shots.items()
         }
 
     def remove(self) -> None:
-        """Stops counting; the counts stay."""
-        self._stepping.remove()
+        """Stop counting. The counts stay."""
+        self._hooks.remove()
 
     def state_dict(self) -> dict[str, Any]:
-        """The counts, to go on from here."""
+        """The counts, to continue from later."""
         return {
             kind: {name: count.clone() for name, count in counts.items()}
             for kind, counts in (("over_shoots", self.over_shoots), ("under_shoots", self.under_shoots))
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Self:
+        """Continue from saved counts."""
         for kind, counts in (("over_shoots", self.over_shoots), ("under_shoots", self.under_shoots)):
             if missing := counts.keys() ^ state[kind].keys():
-                raise ValueError(f"the state and this test do not have the same weights: {', '.join(sorted(missing))}")
+                raise ValueError(f"the state and this test have different weights: {', '.join(sorted(missing))}")
             for name, count in counts.items():
                 count.copy_(state[kind][name])
         return self
@@ -107,7 +111,7 @@ class AimTest:
     def _after_step(self) -> None:
         for name, weight in self._weights.items():
             over, under = shots(self._distance[name], weight - self.phi[name])
-            if (alive := mask_of(weight)) is not None:  # a pruned weight aims at nothing
+            if (alive := mask_of(weight)) is not None:  # a pruned weight does not move
                 over, under = over & alive, under & alive
             self.over_shoots[name] += over
             self.under_shoots[name] += under

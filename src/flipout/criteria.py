@@ -1,38 +1,86 @@
-"""What a weight is worth: lowest is pruned first. One expression each.
+"""Criteria: what a weight is worth. The lowest scores are pruned first. One expression each.
 
-A criterion is any function that gives a score for each weight. Its arguments name the statistics it needs
-(`statistics.py` lists them); only those are tracked. Arguments with a default are settings.
+A criterion is any function that returns a score for each weight. Its arguments name the statistics it needs
+(`flipout.statistics` lists them), and only those are tracked. Arguments with a default value are settings.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
 from torch import Tensor
 
+Criterion = Callable[..., Tensor]
+Function = TypeVar("Function", bound=Callable[..., Any])
 
+
+def elementwise(criterion: Function) -> Function:
+    """Declare that each score depends on its own element alone, so that the criterion can be compiled into one loop."""
+    criterion.elementwise = True  # type: ignore[attr-defined]
+    return criterion
+
+
+def with_statistics(**statistics: Callable[..., Any]) -> Callable[[Function], Function]:
+    """Declare the statistics that a criterion brings along, by the argument names it uses.
+
+    @flipout.criteria.with_statistics(drift=Drift)
+    def steadiness(weight, drift):
+        return weight.abs() / (drift + 1)
+    """
+
+    def declare(criterion: Function) -> Function:
+        criterion.statistics = statistics  # type: ignore[attr-defined]
+        return criterion
+
+    return declare
+
+
+def is_elementwise(criterion: Criterion) -> bool:
+    """Whether a criterion is declared elementwise."""
+    return bool(getattr(_function(criterion), "elementwise", False))
+
+
+def statistics_of(criterion: Criterion) -> Mapping[str, Any]:
+    """The statistics that a criterion brings along."""
+    return getattr(_function(criterion), "statistics", {})
+
+
+def _function(criterion: Criterion) -> Criterion:
+    while isinstance(criterion, partial):
+        criterion = criterion.func
+    return criterion
+
+
+@elementwise
 def flip_saliency(weight: Tensor, flips: Tensor, *, p: float = 2.0) -> Tensor:
     """FlipOut (Eq. 1): `|theta|^p / (flips + 1)`.
 
-    The paper divides by `flips`, which makes a weight that never flipped immortal; hence the `+ 1`.
+    The paper divides by `flips`, so a weight that never flipped can never be pruned; hence the `+ 1`.
     """
-    weight = weight.double() if p > 4 else weight  # high powers of small weights would vanish
+    weight = weight.double() if p > 4 else weight  # high powers of small weights would underflow
     return weight.abs().pow(p) / (flips + 1)
 
 
+@elementwise
 def magnitude(weight: Tensor) -> Tensor:
     """`|theta|`: global magnitude, and Han et al. (2015) layer by layer."""
     return weight.abs()
 
 
 def random(uniform: Tensor) -> Tensor:
-    """Any weight is as good as any other."""
+    """A random score."""
     return uniform
 
 
+@elementwise
 def sensitivity(weight: Tensor, grad: Tensor) -> Tensor:
-    """SNIP (Lee et al., 2019): `|theta * dL/dtheta|`, what the loss would change if the weight went."""
+    """SNIP (Lee et al., 2019): `|theta * dL/dtheta|`, the change of the loss if the weight is removed."""
     return (weight * grad).abs()
 
 
+@elementwise
 def magnitude_uncertainty(weight: Tensor, std: Tensor, *, lambda_: float = 0.1) -> Tensor:
     """M&U (Ko et al., 2019): `|theta| / (lambda + std(theta))`; the Wald test at `lambda = 0`."""
     return weight.abs() / (lambda_ + std)

@@ -1,4 +1,4 @@
-"""Which weights of a model are pruned, under which names, and what is kept beside each."""
+"""Which weights of a model are pruned, and the mask and statistics of each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd
 from torch.optim.swa_utils import AveragedModel
 
-from .kernels import masked
+from .numerics import masked
 from .statistics import Statistic
 
 Predicate = Callable[[str, nn.Module, nn.Parameter], bool]
@@ -23,14 +23,14 @@ Patterns = str | Iterable[str] | Predicate
 
 @dataclass(eq=False)
 class Layer:
-    """A weight tensor that is pruned: its name, the module that holds it, its number among the parameters of the model
-    (for its random numbers), its mask, and what is tracked of it."""
+    """A weight tensor to prune: its name, its module, its number among the parameters of the model (which its random
+    numbers depend on), its mask, and its statistics."""
 
     name: str
     module: nn.Module
     weight: nn.Parameter
     number: int = 0
-    trackers: dict[str, Statistic] = field(default_factory=dict)
+    statistics: dict[str, Statistic] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.mask = torch.ones_like(self.weight, dtype=torch.bool, requires_grad=False)
@@ -38,7 +38,7 @@ class Layer:
 
     @property
     def dense(self) -> bool:
-        """Whether nothing is pruned yet, so that there is nothing to mask."""
+        """Whether nothing is pruned, so that nothing needs masking."""
         return self.kept == self.mask.numel()
 
     @property
@@ -47,16 +47,16 @@ class Layer:
         return self.mask.view(torch.uint8)
 
     def count(self) -> int:
-        """Counts anew what the mask keeps."""
+        """Count the weights that the mask keeps."""
         self.kept = int(torch.count_nonzero(self.mask))
         return self.kept
 
     def zero(self) -> None:
-        """Zeroes the weights that the mask does not keep."""
+        """Zero the pruned weights."""
         self.clear(self.weight)
 
     def clear(self, tensor: torch.Tensor) -> None:
-        """Zeroes a tensor in place where weights are pruned, whatever is there, NaN included."""
+        """Zero a tensor in place where weights are pruned, even where it is NaN."""
         tensor.copy_(masked(tensor, self.bytes))
 
 
@@ -65,9 +65,9 @@ def find_layers(
 ) -> list[Layer]:
     """The weights to prune, each once however often it is tied, in the order of `model.named_parameters()`.
 
-    By default the `weight` of every Linear and convolution that trains. `include` takes other ones instead: the
-    matrices and kernels it matches, and vectors (biases, norms) only by their full name or if it matches nothing else.
-    `exclude` takes away. A shared weight answers to each of its names.
+    By default the `weight` of every Linear and convolution module that is trained. `include` selects other ones
+    instead: the matrices and kernels it matches, and vectors (biases, norms) only by their full name or if it matches
+    nothing else. `exclude` leaves weights out. A shared weight matches by each of its names.
     """
     every = list(_candidates(model))
     wanted = [c for c in every if c.usual] if include is None else _included(every, include)
@@ -76,24 +76,24 @@ def find_layers(
     trained = [c for c in chosen if c.weight.requires_grad]
     if not sum(c.weight.numel() for c in trained):
         frozen = f" ({len(chosen)} matched, but are frozen or of size zero)" if chosen else ""
-        excluded = ", less what exclude= takes away" if wanted and not chosen else ""
+        excluded = ", without those that exclude= matches" if wanted and not chosen else ""
         raise ValueError(
-            f"there is nothing to prune in {type(unwrapped(model)).__name__}{frozen}: by default the weights of "
-            f"Linear and convolution modules that train are pruned{excluded}; say which others with include="
+            f"there is nothing to prune in {type(unwrapped(model)).__name__}{frozen}: by default the trained weights "
+            f"of Linear and convolution modules are pruned{excluded}; select others with include="
         )
     _check(trained, optimizer)
     return [Layer(c.names[0], c.modules[0], c.weight, c.number) for c in trained]
 
 
 def named_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers, without the names that `torch.compile` and data parallelism put before them."""
+    """Parameters and buffers by name, without the prefixes of `torch.compile` and data parallelism."""
     inner = unwrapped(model)
     tensors = [*inner.named_parameters(), *inner.named_buffers()]
     return {plain_name(name): tensor for name, tensor in tensors}
 
 
 class _Candidate(NamedTuple):
-    """A parameter: all its names and the modules that hold it, its number in the model, whether pruned by default."""
+    """A parameter: its names, the modules that hold it, its number in the model, whether it is pruned by default."""
 
     names: list[str]
     modules: list[nn.Module]
@@ -103,9 +103,9 @@ class _Candidate(NamedTuple):
 
 
 def _candidates(model: nn.Module) -> Iterator[_Candidate]:
-    """Every parameter once; pruned by default only if all modules that hold it are of that kind."""
+    """Every parameter once. It is pruned by default only if every module that holds it is Linear or a convolution."""
     inner = unwrapped(model)
-    # The module inside a compiled one comes after it under the same name, and takes its place.
+    # The module inside a compiled one follows it under the same name and replaces it.
     modules = {plain_name(f"{name}.")[:-1]: module for name, module in inner.named_modules(remove_duplicate=False)}
     names: dict[nn.Parameter, list[str]] = {}
     for name, parameter in inner.named_parameters(remove_duplicate=False):
@@ -122,7 +122,7 @@ def plain_name(name: str) -> str:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The user's own module under what `torch.compile`, data parallelism and weight averaging wrap around it."""
+    """The module inside the wrappers of `torch.compile`, data parallelism and weight averaging."""
     while True:
         if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)):
             model = model.module
@@ -146,12 +146,12 @@ def _matching(every: list[_Candidate], patterns: Patterns, argument: str) -> lis
         if not any(_matches(c, pattern) for c in every):
             names = [name for c in every for name in c.names]
             near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.3) or names[:3]
-            raise ValueError(f"{argument}={pattern!r} matches no parameter; near it are {', '.join(near)}")
+            raise ValueError(f"{argument}={pattern!r} matches no parameter; similar names are {', '.join(near)}")
     return [c for c in every if any(_matches(c, pattern) for pattern in patterns)]
 
 
 def _matches(candidate: _Candidate, pattern: str) -> bool:
-    """A pattern names a parameter, or a module that holds it at any depth."""
+    """Whether a pattern matches a parameter, or a module that holds it at any depth."""
     return any(fnmatchcase(name[:end], pattern) for name in candidate.names for end in _ends(name))
 
 
@@ -163,7 +163,7 @@ def _check(trained: list[_Candidate], optimizer: torch.optim.Optimizer) -> None:
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     if foreign := [c.names[0] for c in trained if id(c.weight) not in held]:
         raise ValueError(
-            f"the optimizer does not hold {', '.join(foreign)}: give it these weights, or leave them out with exclude="
+            f"the optimizer does not hold {', '.join(foreign)}: pass it these weights, or leave them out with exclude="
         )
     if odd := [c.names[0] for c in trained if not c.weight.is_floating_point()]:
         raise ValueError(f"only real floating-point weights can be pruned; leave out {', '.join(odd)} with exclude=")

@@ -4,50 +4,68 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
+from .criteria import Criterion, statistics_of
+from .events import Event, Progress, Selection, warn_of_dead_layer
+from .graph.live_paths import effective
 from .layers import Layer, Patterns, find_layers, named_tensors
-from .noise import GradientNoise, as_noise, warn_of_divergence
-from .plain_data import describe, difference, requested
-from .progress import Event, Progress, warn_of_dead_layer
+from .pruner_state import check_state, load_masks_and_statistics, save_state
 from .runtime import attachments
 from .runtime.compiler import Compile, decide
-from .runtime.hooks import Stepping, check_optimizer
-from .runtime.runner import Work
+from .runtime.hooks import StepHooks, check_optimizer
+from .runtime.noise import GradientNoise, as_noise, warn_of_divergence
+from .runtime.optimizer_state import clear_state
+from .runtime.runner import Runner
+from .runtime.weights_before import WeightsBefore
 from .schedules import Pruning, Schedule
 from .selection import NotFiniteError, choose, read_floor
 from .statistics import STATISTICS, Place, Statistic
+from .statistics.requests import requested
 from .summary import Plan, Summary, summarize
 
-Criterion = Callable[..., Tensor]
 StatisticMaker = Callable[[Tensor, Place], Statistic]
 
 
 class Pruner:
-    """Prunes a model while an optimizer trains it.
+    """Prune a model while an optimizer trains it.
 
-    The model is not touched: its modules, parameters and `state_dict` stay as they are, and a pruned weight is a zero
-    that stays one. Everything happens in hooks around `optimizer.step()`.
+    The model is not modified: its modules, parameters and `state_dict` stay as they are, and a pruned weight is a zero
+    that stays zero. Everything happens in hooks around `optimizer.step()`.
+
+    A method of your own is a subclass. These parts can be overridden, and are called in this order:
+
+    - `start()`: once, before the first pruning.
+    - `change_gradients(scale)`: before each step. Masks the gradients and adds noise.
+    - `settle()`: after each step. Updates the statistics that have kernels, and zeroes pruned weights.
+    - `prune(pruning)`: a pruning event, when one is due. It calls `keep`, `select` (which calls `score`), `apply` and
+      `record`.
+    - `settings()`, `extra_state()`, `load_extra_state()`: what is compared and saved beyond the masks and statistics.
+
+    `tracks` names the statistics that a method needs beyond those of its criterion.
 
     Args:
-        model: the network, also compiled or data-parallel.
-        optimizer: what trains it; it must hold every weight to prune.
-        criterion: what a weight is worth, lowest pruned first. Its arguments name the statistics it needs.
+        model: the network; it may be compiled or data-parallel.
+        optimizer: the optimizer that trains it; it must hold every weight to prune.
+        criterion: the score of a weight, lowest pruned first. Its arguments name the statistics it needs.
         schedule: when to prune, and to what count.
         noise: gradient noise, or its scale; none by default.
-        scope: rank over the whole network, or prune each layer alike.
-        floor: at least so many weights (an integer), or that share of them (a float), stay in each layer; the total
+        scope: "global" ranks all weights together; "layer" prunes every layer by the same share.
+        floor: the least number of weights (an integer) or share of weights (a float) that each layer keeps. The total
             stays exact.
-        include: which weights instead of those of Linear and convolution modules; see `layers.find_layers`.
-        exclude: which weights to leave alone.
-        statistics: statistics of your own by name, or known ones with other settings.
-        seed: of the statistic `uniform`, and of noise given as a number.
-        compile: run the work around a step under `torch.compile`; "auto" does so where the run is long enough to repay
-            it, which its steps and sizes alone decide.
+        include: which weights to prune instead of those of Linear and convolution modules; see `layers.find_layers`.
+        exclude: which weights to leave out.
+        statistics: your own statistics by name, or known ones with other settings.
+        seed: the seed of the statistic `uniform`, and of noise given as a number.
+        compile: run the work around a step under `torch.compile`. "auto" compiles if the run is long enough to repay
+            it, which depends on its steps and sizes alone.
     """
+
+    tracks: ClassVar[tuple[str, ...]] = ()
+    """Statistics that a method needs beyond those that its criterion asks for."""
 
     def __init__(
         self,
@@ -82,36 +100,31 @@ class Pruner:
         self._plan = schedule.plan(self.prunable)
         self._progress = Progress(self._plan[-1].step if self._plan else 0, schedule.steps)
         least = min((p.nonzero for p in self._plan if p.nonzero is not None), default=self.prunable)
-        self.floor, self._floors = floor, read_floor(floor, [layer.weight.numel() for layer in self.layers], least)
-        known: dict[str, StatisticMaker] = {**STATISTICS, **(statistics or {})}
-        self._tracked = {key: known[key] for key in requested(criterion, known)}
-        for layer in self.layers:
-            place = Place(layer.number, seed)
-            layer.trackers = {key: make(layer.weight.detach(), place) for key, make in self._tracked.items()}
-        works = (self.noise is not None and self.noise.scale > 0) or "flips" in self._tracked
-        self._compile, self._work = compile, Work(decide(compile, self.prunable if works else 0, schedule.steps))
+        self.floor, self.floors = floor, read_floor(floor, [layer.weight.numel() for layer in self.layers], least)
+        self._track(statistics or {})
+        self._compile, self.runner = compile, Runner(decide(compile, self._weights_with_work(), schedule.steps))
         with torch.no_grad():
-            self._begin()
+            self.start()
             self._prune_at_once()
-        self._stepping = Stepping(optimizer, self._before_step, self._after_step)
+        self._hooks = StepHooks(optimizer, self._before_step, self._after_step)
         self._farewell = weakref.finalize(self, Progress.warn, self._progress)
         attachments.add(self)
 
-    # What a user reads.
+    # Reading.
 
     @property
     def step(self) -> int:
-        """Optimizer steps taken so far; skipped ones do not count."""
+        """The number of optimizer steps taken; skipped ones do not count."""
         return self._progress.step
 
     @property
     def prunable(self) -> int:
-        """How many weights there are to prune, pruned ones included."""
+        """The number of weights that can be pruned, including those that are."""
         return sum(layer.weight.numel() for layer in self.layers)
 
     @property
     def nonzero(self) -> int:
-        """How many weights the masks keep."""
+        """The number of weights that the masks keep."""
         return sum(layer.kept for layer in self.layers)
 
     @property
@@ -126,29 +139,25 @@ class Pruner:
 
     @property
     def masks(self) -> dict[str, Tensor]:
-        """For each weight tensor, a boolean tensor of its shape: True where it is kept."""
+        """For each weight tensor, a boolean tensor of its shape: True where the weight is kept."""
         return {layer.name: layer.mask for layer in self.layers}
 
     @property
     def statistics(self) -> dict[str, dict[str, Tensor]]:
-        """What the criterion is given: `statistics["flips"]["fc1.weight"]`."""
-        return {key: {layer.name: self._value(layer, key) for layer in self.layers} for key in self._tracked}
+        """The values of the statistics: `statistics["flips"]["fc1.weight"]`."""
+        return {key: {layer.name: self.value(layer, key) for layer in self.layers} for key in self.tracked}
 
     def plan(self) -> Plan:
         """Every pruning: the step, the sparsity and the weights kept."""
         return Plan(self._plan)
 
     def summary(self, example_input: Tensor | tuple[Tensor, ...] | None = None) -> Summary:
-        """Each layer: shape, weights, kept, sparsity, dead channels; the totals; and how far the schedule is.
+        """Each layer (shape, weights, kept, sparsity, dead channels), the totals, and the progress of the schedule.
 
-        With an example of the model's input, also how many of the weights lie on a live path from it to the output.
+        With an example of the model's input, also how many weights lie on a live path from the input to the output.
         """
         status = f"{self!r}" if self.finished else f"{self!r}\n{self._progress.complaint()}"
-        live: dict[str, tuple[int, int]] = {}
-        if example_input is not None:
-            from .graph.live_paths import effective
-
-            live = effective(self.model, example_input).layers
+        live = {} if example_input is None else effective(self.model, example_input).layers
         rows = (summarize(layer, live[layer.name][1] if layer.name in live else None) for layer in self.layers)
         return Summary(tuple(rows), status)
 
@@ -159,178 +168,188 @@ class Pruner:
             f"layers, sparsity {self.sparsity:.4%})"
         )
 
-    # What a user calls.
+    # Acting.
 
     @torch.no_grad()
     def apply_to(self, model: nn.Module) -> None:
-        """Zeroes the pruned weights in a copy of the model, such as a moving average of its weights."""
+        """Zero the pruned weights in a copy of the model, such as a moving average of its weights."""
         tensors = named_tensors(model)
         if missing := [name for name in self.masks if name not in tensors]:
-            raise ValueError(f"this model has no parameter {', '.join(missing)}; give a copy of the one that is pruned")
+            raise ValueError(f"this model has no parameter {', '.join(missing)}; pass a copy of the pruned model")
         for name, mask in self.masks.items():
             tensors[name].masked_fill_(~mask.to(tensors[name].device), 0)
 
     def remove(self) -> None:
-        """Ends pruning: the zeros stay where they are, but are no longer kept at zero."""
+        """Detach from the optimizer. The zeros stay in the model, but training no longer keeps them at zero."""
         if attachments.discard(self):
-            self._stepping.remove()
+            self._hooks.remove()
             self._farewell.detach()
             self._progress.warn()
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on from here, bit for bit; for `torch.save`, read with `weights_only=True`."""
-        return {
-            "settings": describe(self._settings()),
-            "step": self.step,
-            "compiled": self._work.compiled,
-            "masks": _clones(self.masks),
-            "statistics": {
-                key: {layer.name: _clones(layer.trackers[key].state) for layer in self.layers} for key in self._tracked
-            },
-            "events": [event._asdict() for event in self.events],
-            "extra": {key: _clones(tensors) for key, tensors in self._extra_state().items()},
-        }
+        """Everything needed to continue bit for bit; for `torch.save`, loadable with `weights_only=True`."""
+        return save_state(self)
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> Self:
-        """Goes on from a saved state. The model's own weights may be loaded before or after."""
-        if missing := {"settings", "step", "compiled", "masks", "statistics", "events", "extra"} - set(state):
-            raise ValueError(f"this is not the state of a pruner: it has no {', '.join(sorted(missing))}")
-        if lines := difference(state["settings"], describe(self._settings())):
-            raise ValueError("the state was saved under other settings than this pruner's:\n  " + "\n  ".join(lines))
-        self._restore_copies()
-        for layer in self.layers:
-            layer.mask.copy_(state["masks"][layer.name])
-            layer.count()
-            layer.zero()
-            for key, tracker in layer.trackers.items():
-                for part, tensor in tracker.state.items():
-                    tensor.copy_(state["statistics"][key][layer.name][part])
-                tracker.loaded()
+        """Continue from a saved state. The model's weights may be loaded before or after.
+
+        A state that does not fit raises an error and changes nothing.
+        """
+        check_state(self, state)
+        self._before.restore_pruned()
+        load_masks_and_statistics(self, state)
         if self._compile == "auto":
-            self._work = Work(state["compiled"])  # the same path, for the same bits
-        self._load_extra_state(state["extra"])
-        self.events[:] = [Event(**event) for event in state["events"]]
+            self.runner = Runner(state["compiled"])  # the same path gives the same bits
+        self.load_extra_state(state["extra"])
         self._progress.step, self._progress.finished = state["step"], self.finished
         self._dead = {layer.name for layer in self.layers if not layer.kept}
         return self
 
     # Around a step.
 
+    def start(self) -> None:
+        """Prepare what a method needs before the first pruning. Does nothing by default."""
+
+    def change_gradients(self, scale: Tensor | float) -> None:
+        """Mask the gradients and add noise. `scale` is the factor that a gradient scaler has multiplied them with."""
+        for layer in self.layers:
+            grad = layer.weight.grad
+            if grad is None or not layer.weight.numel():
+                continue
+            if self.noise is not None and self.noise.scale:
+                self.runner.perturb(layer, grad, self.noise, self.step, scale)
+            elif not layer.dense:
+                layer.clear(grad)
+
+    def settle(self) -> None:
+        """Update the statistics that have kernels, and zero the pruned weights, after an optimizer update."""
+        for layer in self.layers:
+            self.runner.settle(layer)
+
     def _before_step(self, scale: Tensor | float) -> None:
         for layer in self.layers:
             if layer.weight.grad is not None and layer.weight.grad.layout != torch.strided:
                 raise ValueError(f"{layer.name} has a sparse gradient: use sparse=False there, or exclude= it")
-        for layer in self.layers:
-            if looking := [tracker for tracker in layer.trackers.values() if tracker.looks_before]:
-                grad = self._loss_gradient(layer, scale)
-                for tracker in looking:
-                    tracker.before(layer.weight, grad)
-        self._perturb(scale)
+        for layer, statistics in self._looking:
+            self._show_gradient(layer, statistics, scale)
+        self.change_gradients(scale)
 
-    def _loss_gradient(self, layer: Layer, scale: Tensor | float) -> Tensor | None:
-        """The gradient of the loss itself, masked, where a scaler has multiplied it by `scale`."""
+    def _show_gradient(self, layer: Layer, statistics: list[Statistic], scale: Tensor | float) -> None:
+        """Call `before` of statistics, each with the gradient that it asks for."""
         grad = layer.weight.grad
-        if grad is not None and not layer.dense:
-            layer.clear(grad)
-        return grad / scale.to(grad.device) if grad is not None and isinstance(scale, Tensor) else grad
-
-    def _perturb(self, scale: Tensor | float) -> None:
-        """Masks the gradients, and adds noise to them."""
-        self._work.before(self.layers, self.noise, self.step, scale)
+        for kind in ("unmasked", "masked", None):
+            asking = [statistic for statistic in statistics if statistic.gradient == kind]
+            if not asking:
+                continue
+            if kind == "masked" and grad is not None and not layer.dense:
+                layer.clear(grad)
+            shown = None if kind is None else grad
+            if shown is not None and isinstance(scale, Tensor):
+                shown = shown / scale.to(shown.device)
+            for statistic in asking:
+                statistic.before(layer.weight, shown)
 
     def _after_step(self) -> None:
         for layer in self.layers:
-            for tracker in layer.trackers.values():
-                tracker.after(layer.weight, layer.mask)
-        self._unpruned.clear()
+            for statistic in layer.statistics.values():
+                if statistic.kernel is None:
+                    statistic.after(layer.weight, layer.mask)
+        self._before.drop()
         self._progress.step += 1
-        self._settle()
+        self.settle()
         self._prune_due()
 
-    def _settle(self) -> None:
-        """Counts flips, and brings the weights back under the masks after an update."""
-        self._work.after(self.layers)
+    # A pruning event: score, select, apply, record.
 
-    # A pruning.
+    def prune(self, pruning: Pruning) -> None:
+        """Carry out one pruning of the plan."""
+        keep = self.keep(pruning)
+        selection = self.select(keep)
+        selection.check(type(self).__name__, self.layers, keep)
+        self.apply(selection)
+        self.record(selection)
 
-    def _begin(self) -> None:
-        """What a method does before anything else."""
-
-    def _prune_at_once(self) -> None:
-        """The prunings of step 0, if any, with a copy of the weights before them until the first step is taken.
-
-        Someone who resumes may have loaded trained weights already, and builds a pruner that prunes at once: the
-        state that is loaded into it next must find those weights whole.
-        """
-        at_once = bool(self._plan) and self._plan[0].step == 0
-        copies = [layer.weight.detach().clone() for layer in self.layers] if at_once else []
-        try:
-            self._prune_due()
-        except BaseException:  # no pruner comes of it, so the weights are given back
-            for layer, copy in zip(self.layers, copies, strict=False):
-                layer.weight.copy_(copy)
-            raise
-        self._unpruned = copies
-
-    def _restore_copies(self) -> None:
-        for layer, copy in zip(self.layers, self._unpruned, strict=False):
-            if torch.equal(layer.weight, copy.masked_fill(~layer.mask, 0)):  # else other weights were loaded since
-                layer.weight.copy_(copy)
-        self._unpruned.clear()
-
-    def _prune_due(self) -> None:
-        while not self.finished and self._plan[len(self.events)].step <= self.step:
-            self._prune(self._plan[len(self.events)])
-        self._progress.finished = self.finished
-        self._warn_of_dead_layers()  # last, for a warning may be an error to someone
-
-    def _prune(self, pruning: Pruning) -> None:
-        dtypes = {self._scores(0).dtype, *(layer.weight.dtype for layer in self.layers)}
-        try:
-            chosen = choose(
-                self._scores,
-                [layer.mask for layer in self.layers],
-                self._keep(pruning),
-                floors=self._floors,
-                per_layer=self.scope == "layer",
-                dtype=torch.float64 if torch.float64 in dtypes else torch.float32,
-                run=self._work.run,
-            )
-        except NotFiniteError as error:
-            raise self._not_finite(self.layers[error.tensor], "scores") from None
-        for layer, gone in zip(self.layers, chosen, strict=True):
-            layer.mask ^= gone
-            self._work.zero(layer)
-            layer.count()
-        kept = {layer.name: layer.kept for layer in self.layers}
-        self.events.append(Event(self.step, self.sparsity, self.nonzero, kept))
-
-    def _keep(self, pruning: Pruning) -> int:
-        """How many weights a pruning leaves."""
-        assert pruning.nonzero is not None, "a schedule that does not say how many needs a method that does"
+    def keep(self, pruning: Pruning) -> int:
+        """How many weights are kept after a pruning. By default what the plan says."""
+        assert pruning.nonzero is not None, "a schedule without counts needs a method that overrides keep()"
         return pruning.nonzero
 
-    def _value(self, layer: Layer, key: str) -> Tensor:
-        return layer.trackers[key].value(layer.weight.detach(), self.step)
-
-    def _scores(self, number: int) -> Tensor:
-        layer = self.layers[number]
-        scores = self._work.scores(
-            layer, self.criterion, lambda: {key: self._value(layer, key) for key in self._tracked}
+    def score(self, layer: Layer) -> Tensor:
+        """The score of each weight of a layer; the lowest are pruned first."""
+        scores = self.runner.scores(
+            layer, self.criterion, self._asked, lambda: {key: self.value(layer, key) for key in self._asked}
         )
         if scores.shape != layer.weight.shape:
             raise ValueError(
-                f"the criterion gives scores of shape {tuple(scores.shape)} for {layer.name} of shape "
-                f"{tuple(layer.weight.shape)}; it must give one for each weight"
+                f"the criterion returns scores of shape {tuple(scores.shape)} for {layer.name} of shape "
+                f"{tuple(layer.weight.shape)}; it must return one score for each weight"
             )
         return scores
 
-    def _not_finite(self, layer: Layer, what: str) -> FloatingPointError:
+    def select(self, keep: int) -> Selection:
+        """Choose what to prune, and what to grow, so that exactly `keep` weights are kept."""
+        dtypes = {self.score(self.layers[0]).dtype, *(layer.weight.dtype for layer in self.layers)}
+        try:
+            chosen = choose(
+                lambda number: self.score(self.layers[number]),
+                [layer.mask for layer in self.layers],
+                keep,
+                floors=self.floors,
+                per_layer=self.scope == "layer",
+                dtype=torch.float64 if torch.float64 in dtypes else torch.float32,
+                run=self.runner.elementwise,
+            )
+        except NotFiniteError as error:
+            raise self.not_finite(self.layers[error.tensor], "scores") from None
+        return Selection(chosen)
+
+    def apply(self, selection: Selection) -> None:
+        """Change the masks, zero the pruned weights, and clear the optimizer's state of every weight that changed.
+
+        A weight that grows back starts at 0, without momentum.
+        """
+        for number, layer in enumerate(self.layers):
+            changed = selection.prune[number]
+            layer.mask ^= changed
+            if selection.grow:
+                layer.mask |= selection.grow[number]
+                changed = changed | selection.grow[number]
+            self.runner.zero(layer)
+            clear_state(self.optimizer, layer.weight, changed)
+            layer.count()
+
+    def record(self, selection: Selection) -> None:
+        """Append an `Event` to `events`."""
+        kept = {layer.name: layer.kept for layer in self.layers}
+        self.events.append(Event(self.step, self.sparsity, self.nonzero, kept, selection.grown))
+
+    def value(self, layer: Layer, statistic: str) -> Tensor:
+        """The value of a statistic of a layer."""
+        return layer.statistics[statistic].value(layer.weight.detach(), self.step)
+
+    def not_finite(self, layer: Layer, what: str) -> FloatingPointError:
+        """The error for NaN or infinite numbers in a layer."""
         return FloatingPointError(
-            f"{layer.name} has NaN or infinite {what} at step {self.step}; nothing was pruned. Look for a loss that "
-            "diverged (a lower learning rate, gradient clipping) or a criterion that divides by zero"
+            f"{layer.name} has NaN or infinite {what} at step {self.step}; nothing was pruned. Check for a loss that "
+            "diverged (lower the learning rate, clip gradients) or a criterion that divides by zero"
         )
+
+    def _prune_at_once(self) -> None:
+        """Carry out the prunings of step 0."""
+        at_once = bool(self._plan) and self._plan[0].step == 0
+        self._before = WeightsBefore(self.layers if at_once else ())
+        try:
+            self._prune_due()
+        except BaseException:  # the constructor fails, so the weights are restored
+            self._before.restore()
+            raise
+
+    def _prune_due(self) -> None:
+        while not self.finished and self._plan[len(self.events)].step <= self.step:
+            self.prune(self._plan[len(self.events)])
+        self._progress.finished = self.finished
+        self._warn_of_dead_layers()  # last, because a warning may be turned into an error
 
     def _warn_of_dead_layers(self) -> None:
         for layer in self.layers:
@@ -338,28 +357,45 @@ class Pruner:
                 self._dead.add(layer.name)
                 warn_of_dead_layer(layer.name, self.step)
 
-    # Settings and state.
+    # Statistics, settings and state.
 
-    def _settings(self) -> dict[str, Any]:
+    def _track(self, own: Mapping[str, StatisticMaker]) -> None:
+        known: dict[str, StatisticMaker] = {**STATISTICS, **statistics_of(self.criterion), **own}
+        self._asked = requested(self.criterion, known)
+        self.tracked = {key: known[key] for key in dict.fromkeys([*self._asked, *self.tracks])}
+        for layer in self.layers:
+            place = Place(layer.number, self.seed)
+            layer.statistics = {key: make(layer.weight.detach(), place) for key, make in self.tracked.items()}
+        looking = ((layer, [s for s in layer.statistics.values() if _looks(s)]) for layer in self.layers)
+        self._looking = [(layer, statistics) for layer, statistics in looking if statistics]
+
+    def _weights_with_work(self) -> int:
+        """The number of weights that a kernel processes at every step."""
+        noisy = self.noise is not None and self.noise.scale > 0
+        counted = any(s.kernel is not None for layer in self.layers for s in layer.statistics.values())
+        return self.prunable if noisy or counted else 0
+
+    def settings(self) -> dict[str, Any]:
+        """What a saved state must agree with. A subclass adds its own: `super().settings() | {"p": self.p}`."""
         return {
             "method": type(self).__name__,
             "criterion": self.criterion,
             "schedule": self.schedule,
             "noise": self.noise,
-            "statistics": self._tracked,
+            "statistics": self.tracked,
             "scope": self.scope,
             "floor": self.floor,
             "seed": self.seed,
             "weights": {layer.name: list(layer.weight.shape) for layer in self.layers},
         }
 
-    def _extra_state(self) -> dict[str, dict[str, Tensor]]:
-        """What a method keeps beyond masks and statistics."""
+    def extra_state(self) -> dict[str, dict[str, Tensor]]:
+        """Tensors that a method keeps beyond masks and statistics, saved with the state. None by default."""
         return {}
 
-    def _load_extra_state(self, extra: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Takes it back."""
+    def load_extra_state(self, extra: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Restore what `extra_state` returned."""
 
 
-def _clones(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {key: tensor.detach().clone() for key, tensor in tensors.items()}
+def _looks(statistic: Statistic) -> bool:
+    return type(statistic).before is not Statistic.before

@@ -1,4 +1,4 @@
-"""When to prune, and to what count: frozen, pure, decided before training starts."""
+"""Schedules: when to prune, and to what count. They are frozen, and known before training starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEFAULT_PRUNINGS = 100
 class Pruning(NamedTuple):
     """One pruning of a plan: after optimizer step `step` (0: before the first), `nonzero` weights are left.
 
-    `sparsity` and `nonzero` are None where only the training itself will tell (a threshold).
+    `sparsity` and `nonzero` are None if they depend on the training (a threshold).
     """
 
     step: int
@@ -30,14 +30,14 @@ def nonzero(prunable: int, sparsity: float) -> int:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Prunings spread evenly over a part of training; a subclass says how dense the network is after each.
+    """Prunings spread evenly over a part of training. A subclass defines the density after each.
 
     Args:
-        sparsity: the share of weights that are gone after the last pruning.
-        steps: the optimizer steps of the whole training.
-        prunings: how many times to prune; by default 100, or one for each step of a window shorter than that.
-        window: start and end of pruning as shares of training. Pruning `i` of `n` comes at
-            `start + i * (end - start) / n`, the last at `end`.
+        sparsity: the share of weights that are pruned at the end.
+        steps: the number of optimizer steps of the whole training.
+        prunings: how many times to prune; by default 100, or once per step if the window is shorter than that.
+        window: the start and the end of pruning as shares of training. Pruning `i` of `n` happens at
+            `start + i * (end - start) / n`, and the last one at `end`.
     """
 
     sparsity: float
@@ -55,7 +55,7 @@ class Schedule:
             raise ValueError(f"window is {self.window}; give start and end as shares of training, 0 <= start <= end")
         first, last = round(start * self.steps), round(end * self.steps)
         room = last - first
-        if self.prunings is None:  # a frozen class fills in its own default
+        if self.prunings is None:  # the class is frozen
             object.__setattr__(self, "prunings", min(DEFAULT_PRUNINGS, max(1, room)))
         if not isinstance(self.prunings, Integral) or self.prunings < 1:
             raise ValueError(f"prunings is {self.prunings}; prune at least once")
@@ -67,15 +67,15 @@ class Schedule:
         if end < 1 and last >= self.steps:
             raise ValueError(
                 f"the last pruning, at {end:.0%} of {self.steps} steps, leaves no step to train on afterwards: "
-                "train for more steps, or let it come at 1.0 exactly if you mean to prune at the very end"
+                "train for more steps, or use 1.0 exactly to prune at the very end"
             )
 
     def density(self, share: float) -> float:
-        """The share of weights left after the share `0 < share <= 1` of the prunings."""
+        """The density after the share `0 < share <= 1` of the prunings."""
         raise NotImplementedError
 
     def moments(self) -> list[int]:
-        """The steps after which it prunes."""
+        """The steps after which to prune."""
         start, end = (round(share * self.steps) for share in self.window)
         count = self.prunings or 0
         return [start + round(i * (end - start) / count) for i in range(1, count + 1)]
@@ -85,15 +85,15 @@ class Schedule:
         last = nonzero(prunable, self.sparsity)
         moments = self.moments()
         kept = [max(last, round(prunable * self.density(i / len(moments)))) for i in range(1, len(moments))]
-        falling = accumulate([*kept, last], min)  # whatever rounding does to a density
+        falling = accumulate([*kept, last], min)  # rounding may break the order
         return [Pruning(step, 1 - n / prunable, n) for step, n in zip(moments, falling, strict=True)]
 
 
 @dataclass(frozen=True)
 class Geometric(Schedule):
-    """Each pruning removes the same share `r` of what is left: density `(1-s)^(i/m)` after pruning `i` of `m`.
+    """Each pruning removes the same share `r` of the remaining weights: density `(1-s)^(i/m)` after pruning `i` of `m`.
 
-    By default many small prunings that end at half of training, while the learning rate is still high.
+    By default there are many small prunings, which end at half of training, while the learning rate is still high.
     """
 
     def density(self, share: float) -> float:
@@ -103,14 +103,14 @@ class Geometric(Schedule):
     def paper(cls, sparsity: float, steps: int, rate: float = 0.5, steps_per_epoch: int = 1) -> Geometric:
         """Section 2.2 and Table 1: `m = round(log(1-s) / log(1-rate))` prunings, every `ceil(E / (m+1))` of `E` epochs.
 
-        The share is then adjusted from `rate` so that `m` prunings meet the sparsity exactly. With the default
-        `steps_per_epoch=1` the intervals are whole steps; with the real number they are whole epochs, as in the paper.
+        The share of each pruning is then adjusted so that `m` prunings reach the sparsity exactly. With the default
+        `steps_per_epoch=1` the intervals are whole steps. With the real number they are whole epochs, as in the paper.
         """
         if not 0 < rate < 1:
             raise ValueError(f"rate is {rate}; give the share to prune each time, between 0 and 1")
         if steps % steps_per_epoch:
             raise ValueError(f"{steps} steps are not a whole number of epochs of {steps_per_epoch} steps")
-        one = cls(sparsity, steps, prunings=1, window=(0, 1))  # checks what was given
+        one = cls(sparsity, steps, prunings=1, window=(0, 1))  # checks the arguments
         prunings = max(1, round(math.log(1 - sparsity) / math.log(1 - rate)))
         epochs = steps // steps_per_epoch
         interval = math.ceil(epochs / (prunings + 1))
@@ -125,7 +125,7 @@ class Geometric(Schedule):
 
 @dataclass(frozen=True)
 class Cubic(Schedule):
-    """Zhu and Gupta's (2017): sparsity `s * (1 - (1 - i/m)^3)` after pruning `i` of `m`, fast first and then slower."""
+    """Zhu and Gupta (2017): sparsity `s * (1 - (1 - i/m)^3)` after pruning `i` of `m`, first fast, then slower."""
 
     def density(self, share: float) -> float:
         return 1 - self.sparsity * (1 - (1 - share) ** 3)
@@ -143,8 +143,22 @@ class OneShot(Schedule):
 
 
 @dataclass(frozen=True)
+class Constant(Schedule):
+    """The full sparsity from the start: one pruning before the first step, then events that leave the count as it is.
+
+    For methods that prune and grow the same number of weights at each event.
+    """
+
+    def density(self, share: float) -> float:
+        return 1 - self.sparsity
+
+    def moments(self) -> list[int]:
+        return [0, *super().moments()]
+
+
+@dataclass(frozen=True)
 class Never(Schedule):
-    """No pruning at all."""
+    """No pruning."""
 
     def __init__(self, steps: int = 1) -> None:
         super().__init__(0.0, steps, 1, (1, 1))
@@ -158,7 +172,7 @@ class Never(Schedule):
 
 @dataclass(frozen=True)
 class AtThreshold(OneShot):
-    """One pruning whose sparsity is an outcome: the method says at that moment how many weights stay."""
+    """One pruning with a sparsity that depends on the training: the method decides then how many weights to keep."""
 
     def __init__(self, steps: int, at: float = 0.5) -> None:
         super().__init__(0.0, steps, at)

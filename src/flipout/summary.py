@@ -1,4 +1,4 @@
-"""What a person looks at: the plan before training, the layers after it."""
+"""Summaries for people: the plan before training, the layers after it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .text_table import table
 
 
 class Plan(list[Pruning]):
-    """The prunings of a training, printed as a table."""
+    """The planned prunings; prints as a table."""
 
     def __str__(self) -> str:
         rows = [
@@ -29,8 +29,11 @@ class Plan(list[Pruning]):
 
 @dataclass(frozen=True)
 class LayerSummary:
-    """One weight tensor after pruning. Channels are None where it has none, such as a bias; `effective`, the weights on
-    a live path from input to output, where there was no example to find them with."""
+    """One weight tensor after pruning.
+
+    The channel counts are None for a tensor without channels, such as a bias. `effective` is the number of weights on a
+    live path from input to output, or None if no example input was given.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -49,7 +52,7 @@ class LayerSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """Every pruned layer, their total, and how far the schedule is; printed as a table."""
+    """Every layer, the total, and the progress of the schedule; prints as a table."""
 
     layers: tuple[LayerSummary, ...]
     status: str
@@ -95,13 +98,13 @@ class Summary:
 
 
 def summarize(layer: Layer, effective: int | None = None) -> LayerSummary:
-    """Counts what is left of a layer, and its channels that no weight enters or leaves."""
+    """Count the weights that a layer keeps, and its channels that no kept weight reads or writes."""
     mask = layer.mask
     inputs = outputs = dead_inputs = dead_outputs = None
     if mask.ndim > 1 and mask.numel() and not isinstance(layer.module, nn.Embedding):
         groups = layer.module.groups if isinstance(layer.module, _ConvNd) else 1
         alive = mask.reshape(groups, mask.shape[0] // groups, mask.shape[1], -1).any(-1)
-        if isinstance(layer.module, _ConvTransposeNd):  # its kernels are stored inputs first
+        if isinstance(layer.module, _ConvTransposeNd):  # stored with the input channels first
             alive = alive.transpose(1, 2)
         reached, read = alive.any(2), alive.any(1)
         outputs, dead_outputs = reached.numel(), int((~reached).sum())

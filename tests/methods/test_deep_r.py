@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import flipout
-from flipout.noise import normal
+from flipout.random_numbers import normal
 from tests.helpers import assert_masked, batches, cross_entropy, mlp, sgd, train
 
 

@@ -45,13 +45,13 @@ def test_hoyer_square_prunes_below_its_threshold_and_then_stops_pulling() -> Non
     assert isinstance(pruner, flipout.HoyerSquare)
     assert str(pruner.plan()).endswith("by threshold")
     seen: list[tuple[int, int]] = []
-    settle = pruner._settle
+    settle = pruner.settle
 
     def record() -> None:
         settle()
         seen.append((pruner.step, sum(int((layer.weight.abs() >= 0.05).sum()) for layer in pruner.layers)))
 
-    pruner._settle = record  # type: ignore[method-assign]
+    pruner.settle = record  # type: ignore[method-assign]
     train(model, optimizer, 27, penalty=pruner.penalty)
     assert float(pruner.penalty().detach()) > 0
     assert pruner.sparsity == 0

@@ -31,13 +31,13 @@ def at_first_pruning(method: str, **options: Any) -> tuple[flipout.Pruner, list[
     optimizer = sgd(model)
     pruner = make(method, model, optimizer, sparsity=0.5, schedule=flipout.OneShot(0.5, 40, 0.25), **options)
     history: list[list[Tensor]] = []
-    settle = pruner._settle
+    settle = pruner.settle
 
     def record() -> None:
         history.append([layer.weight.detach().clone() for layer in pruner.layers])
         settle()
 
-    pruner._settle = record  # type: ignore[method-assign]
+    pruner.settle = record  # type: ignore[method-assign]
     train(model, optimizer, 10)
     assert pruner.nonzero == 176
     return pruner, history

@@ -1,23 +1,28 @@
-"""The methods, each `(model, optimizer, *, sparsity, steps, ...)` and a `Pruner`."""
+"""The methods. Each is a `Pruner` that takes `(model, optimizer, *, sparsity, steps, ...)` and is in `METHODS`."""
 
-from collections.abc import Callable
-
-from ..pruner import Pruner
-from .deep_r import DeepR
 from .gradual import Dense, FlipOut, GlobalMagnitude, KeepZeros, MagnitudeUncertainty, Random
+
+# isort: split
+# Methods are listed in the order of these imports, FlipOut first.
+from .deep_r import DeepR
 from .hoyer import HoyerSquare
 from .lottery import Lottery
+from .registry import METHODS, LoopNeeds, Method, register
 from .snip import SNIP
 
-METHODS: dict[str, Callable[..., Pruner]] = {
-    "flipout": FlipOut,
-    "magnitude": GlobalMagnitude,
-    "random": Random,
-    "snip": SNIP,
-    "hoyer-square": HoyerSquare,
-    "magnitude-uncertainty": MagnitudeUncertainty,
-    "deep-r": DeepR,
-    "lottery": Lottery,
-    "dense": Dense,
-    "keep-zeros": KeepZeros,
-}
+__all__ = [
+    "METHODS",
+    "SNIP",
+    "DeepR",
+    "Dense",
+    "FlipOut",
+    "GlobalMagnitude",
+    "HoyerSquare",
+    "KeepZeros",
+    "LoopNeeds",
+    "Lottery",
+    "MagnitudeUncertainty",
+    "Method",
+    "Random",
+    "register",
+]

@@ -12,21 +12,33 @@ from torch import Tensor, nn
 
 from .. import criteria
 from ..layers import Layer
-from ..noise import normal, uniform
 from ..pruner import Pruner
+from ..random_numbers import normal, uniform
+from ..runtime.optimizer_state import clear_state
 from ..schedules import OneShot
 from .options import CommonOptions
+from .registry import register
 
 
+@register("deep-r", title="Deep-R", about="a constant number of connections that rewire", colour="#56b4e9")
 class DeepR(Pruner):
     """Deep-R (Bellec et al., 2018): the sparsity is constant from the start, and each connection has a fixed sign.
 
-    A connection whose weight would change its sign goes dormant, and a random dormant one wakes with weight 0 (in its
-    own layer with `scope="layer"`). Gradients get an L1 pull `l1 * sign` and noise of deviation `sqrt(2 T / lr)`, which
-    under plain SGD is the paper's `theta <- theta - lr * (dE/dtheta + l1) + sqrt(2 lr T) * nu`. The `temperature` T is
-    `lr * l1^2 / 18` unless given.
+    A connection whose weight would change its sign becomes dormant, and a random dormant connection becomes active with
+    weight 0 (in the same layer with `scope="layer"`) and without momentum. Gradients get an L1 pull `l1 * sign` and
+    noise of deviation `sqrt(2 T / lr)`. With plain SGD this is the update of the Deep-R paper,
+    `theta <- theta - lr * (dE/dtheta + l1) + sqrt(2 lr T) * nu`.
 
         pruner = flipout.DeepR(model, optimizer, sparsity=0.99, steps=steps, l1=1e-4)
+
+    Args:
+        model: the network.
+        optimizer: the optimizer that trains it.
+        sparsity: the share of dormant connections.
+        steps: the number of optimizer steps of the whole training.
+        l1: pull of the weights towards zero.
+        temperature: temperature T of the noise; `lr * l1^2 / 18` by default.
+        options: see `Pruner`.
     """
 
     def __init__(
@@ -43,20 +55,20 @@ class DeepR(Pruner):
         if not 0 <= l1 < math.inf or not 0 <= (temperature or 0) < math.inf:
             raise ValueError(f"l1 is {l1}, temperature is {temperature}; give numbers of at least 0")
         if options.get("noise") is not None:
-            raise ValueError("Deep-R has noise of its own; set it with temperature= instead of noise=")
+            raise ValueError("Deep-R has its own noise; set temperature= instead of noise=")
         self.l1, self.temperature = l1, temperature
         self.signs: dict[str, Tensor] = {}
         schedule = OneShot(sparsity, steps, at=0)
         super().__init__(model, optimizer, criterion=criteria.random, schedule=schedule, **options)
 
-    def _begin(self) -> None:
-        """A connection keeps the sign that its weight starts with; one that starts at 0 is given any."""
+    def start(self) -> None:
+        """Fix the sign of each connection to that of its initial weight, or a random one if that is 0."""
         for layer in self.layers:
             weight = layer.weight.detach()
             drawn = uniform(weight.shape, seed=self.seed, step=-1, tensor=layer.number, device=weight.device) - 0.5
             self.signs[layer.name] = torch.where(weight != 0, weight, drawn).sign().to(torch.int8)
 
-    def _perturb(self, scale: Tensor | float) -> None:
+    def change_gradients(self, scale: Tensor | float) -> None:
         for layer in self.layers:
             if (grad := layer.weight.grad) is not None:
                 grad += self._pull(layer, grad) * (scale.to(grad.device) if isinstance(scale, Tensor) else scale)
@@ -70,30 +82,32 @@ class DeepR(Pruner):
         noise = normal(grad.shape, seed=self.seed, step=self.step, tensor=layer.number, device=grad.device)
         return noise * deviation + self.signs[layer.name] * pull
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         had = [layer.kept for layer in self.layers]
+        before = [layer.mask.clone() for layer in self.layers]
         for layer in self.layers:
             if not torch.isfinite(layer.weight).logical_or_(~layer.mask).all():
-                raise self._not_finite(layer, "weights")  # a NaN would pass for a change of sign
+                raise self.not_finite(layer, "weights")  # NaN would count as a change of sign
         for layer in self.layers:
             layer.mask &= layer.weight * self.signs[layer.name] >= 0
             layer.zero()
         has = [int(layer.mask.sum()) for layer in self.layers]
-        least = had if self.scope == "layer" else self._floors
+        least = had if self.scope == "layer" else self.floors
         owed = [max(0, a - b) for a, b in zip(least, has, strict=True)]
         for layer, number in zip(self.layers, owed, strict=True):
             self._wake([layer], number)
         self._wake(self.layers, sum(had) - sum(has) - sum(owed))
-        for layer in self.layers:
+        for layer, mask in zip(self.layers, before, strict=True):
+            clear_state(self.optimizer, layer.weight, layer.mask ^ mask)
             layer.count()
 
     def _wake(self, layers: list[Layer], number: int) -> None:
-        """Wakes so many dormant connections of these layers, each as likely as any other."""
+        """Activate `number` dormant connections of these layers, chosen uniformly at random."""
         if not number:
             return
         dormant = [(~layer.mask).flatten().nonzero().squeeze(1) for layer in layers]
-        lots = random.Random(f"{self.seed} {self.step} {layers[0].name} {len(layers)}")
-        drawn = torch.tensor(lots.sample(range(sum(map(len, dormant))), number), device="cpu")
+        chance = random.Random(f"{self.seed} {self.step} {layers[0].name} {len(layers)}")
+        drawn = torch.tensor(chance.sample(range(sum(map(len, dormant))), number), device="cpu")
         for layer, positions in zip(layers, dormant, strict=True):
             here = drawn[(drawn >= 0) & (drawn < len(positions))]
             flat = torch.zeros(layer.mask.numel(), dtype=torch.bool, device=positions.device)
@@ -101,12 +115,12 @@ class DeepR(Pruner):
             layer.mask |= flat.view(layer.mask.shape)
             drawn -= len(positions)
 
-    def _settings(self) -> dict[str, Any]:
-        return super()._settings() | {"l1": self.l1, "temperature": self.temperature}
+    def settings(self) -> dict[str, Any]:
+        return super().settings() | {"l1": self.l1, "temperature": self.temperature}
 
-    def _extra_state(self) -> dict[str, dict[str, Tensor]]:
+    def extra_state(self) -> dict[str, dict[str, Tensor]]:
         return {"signs": self.signs}
 
-    def _load_extra_state(self, extra: Mapping[str, Mapping[str, Tensor]]) -> None:
+    def load_extra_state(self, extra: Mapping[str, Mapping[str, Tensor]]) -> None:
         for name, sign in self.signs.items():
             sign.copy_(extra["signs"][name])

@@ -1,4 +1,4 @@
-"""The methods that prune step by step under a schedule, and the two that do not prune at all."""
+"""Methods that prune gradually under a schedule, and the two that do not prune."""
 
 from __future__ import annotations
 
@@ -10,19 +10,32 @@ import torch
 from torch import nn
 
 from .. import criteria
-from ..noise import GradientNoise
-from ..pruner import Criterion, Pruner
+from ..criteria import Criterion
+from ..pruner import Pruner
+from ..runtime.noise import GradientNoise
 from ..schedules import Never
 from ..statistics import Deviation
-from .options import CommonOptions, Options, ScheduleChoice, schedule_for
+from .options import CommonOptions, NoiseOptions, Options, ScheduleChoice, schedule_for
+from .registry import register
 
 
+@register("flipout", title="FlipOut", about="weights that flip their sign often, with gradient noise", colour="#0072b2")
 class FlipOut(Pruner):
-    """FlipOut (Sec. 2.2): prunes the lowest `|theta|^p / (flips + 1)`, with gradient noise.
+    """FlipOut (Sec. 2.2): prune the weights with the lowest `|theta|^p / (flips + 1)`, with gradient noise.
 
-    `schedule="paper"` is the paper's to the letter. `noise` is the paper's lambda, or a `GradientNoise`; 0 is none.
+    `schedule="paper"` is the schedule of the paper.
 
         pruner = flipout.FlipOut(model, optimizer, sparsity=0.99, steps=epochs * len(loader))
+
+    Args:
+        model: the network.
+        optimizer: the optimizer that trains it.
+        sparsity: the share of weights that are pruned at the end.
+        steps: the number of optimizer steps of the whole training.
+        p: power of the magnitude in the saliency.
+        noise: scale of the gradient noise, the paper's lambda, or a `GradientNoise`; 0 is no noise.
+        schedule: when to prune; a schedule, a function that makes one of (sparsity, steps), or "paper".
+        options: see `Pruner`.
     """
 
     def __init__(
@@ -38,7 +51,7 @@ class FlipOut(Pruner):
         **options: Unpack[CommonOptions],
     ) -> None:
         if not 0 <= p < math.inf:
-            raise ValueError(f"p is {p}; give a number of at least 0: with a negative one the largest weights go first")
+            raise ValueError(f"p is {p}; give at least 0: a negative power prunes the largest weights first")
         super().__init__(
             model,
             optimizer,
@@ -52,7 +65,7 @@ class FlipOut(Pruner):
 class _Scored(Pruner):
     """A criterion without settings, under a schedule."""
 
-    score: ClassVar[Criterion]
+    ranks_by: ClassVar[Criterion]
 
     def __init__(
         self,
@@ -65,34 +78,47 @@ class _Scored(Pruner):
         **options: Unpack[Options],
     ) -> None:
         planned = schedule_for(schedule, sparsity, steps)
-        super().__init__(model, optimizer, criterion=type(self).score, schedule=planned, **options)
+        super().__init__(model, optimizer, criterion=type(self).ranks_by, schedule=planned, **options)
 
 
+@register("magnitude", title="Global magnitude", about="the smallest weights", colour="#d55e00")
 class GlobalMagnitude(_Scored):
-    """Prunes the smallest weights. With noise it is the paper's ablation, with `scope="layer"` Han et al.'s method.
+    """Prune the smallest weights. With noise it is the paper's ablation, with `scope="layer"` Han et al.'s method.
 
     pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.99, steps=steps)
     """
 
-    score = staticmethod(criteria.magnitude)
+    ranks_by = staticmethod(criteria.magnitude)
 
 
+@register("random", title="Random", about="random weights: the control", colour="#8a8a8a")
 class Random(_Scored):
-    """Prunes any weight as soon as any other: the control.
+    """Prune random weights: the control.
 
     pruner = flipout.Random(model, optimizer, sparsity=0.99, steps=steps, seed=1)
     """
 
-    score = staticmethod(criteria.random)
+    ranks_by = staticmethod(criteria.random)
 
 
+@register("magnitude-uncertainty", title="M&U", about="small weights that vary a lot during training", colour="#b8860b")
 class MagnitudeUncertainty(Pruner):
-    """M&U (Ko et al., 2019): prunes the lowest `|theta| / (lambda + std(theta))`, std over about `horizon` steps.
+    """M&U (Ko et al., 2019): prune the lowest `|theta| / (lambda + std(theta))`, std over about `horizon` steps.
 
-    A small `lambda_` keeps weights that do not move, whether or not they matter: with inputs that are always zero
+    A small `lambda_` keeps weights that do not move, whether or not they matter. With inputs that are always zero
     (the border of an image) the network collapses.
 
         pruner = flipout.MagnitudeUncertainty(model, optimizer, sparsity=0.99, steps=steps, lambda_=0.1, horizon=100)
+
+    Args:
+        model: the network.
+        optimizer: the optimizer that trains it.
+        sparsity: the share of weights that are pruned at the end.
+        steps: the number of optimizer steps of the whole training.
+        lambda_: added to the deviation of a weight; 0 is the Wald test.
+        horizon: the number of recent values that the deviation is taken over.
+        schedule: when to prune; see `FlipOut`.
+        options: see `Pruner`.
     """
 
     def __init__(
@@ -119,8 +145,9 @@ class MagnitudeUncertainty(Pruner):
         )
 
 
+@register("dense", title="Dense", about="nothing: the reference", colour="#333333")
 class Dense(Pruner):
-    """No pruning: the reference. Takes `sparsity` like every method, and ignores it."""
+    """No pruning: the reference. Accepts `sparsity` like every method, and ignores it."""
 
     def __init__(
         self,
@@ -129,18 +156,19 @@ class Dense(Pruner):
         *,
         sparsity: float = 0.0,
         steps: int = 1,
-        **options: Unpack[Options],
+        **options: Unpack[NoiseOptions],
     ) -> None:
         super().__init__(model, optimizer, criterion=criteria.magnitude, schedule=Never(steps), **options)
 
 
+@register("keep-zeros", title="Keep zeros", about="nothing, but keeps the zeros of --init", colour="#666666")
 class KeepZeros(Dense):
-    """No pruning of its own: keeps the zeros a network already has, to fine-tune a pruned one.
+    """Keep the zeros that a network already has, to fine-tune a pruned one.
 
     pruner = flipout.KeepZeros(model, optimizer)
     """
 
-    def _begin(self) -> None:
+    def start(self) -> None:
         for layer in self.layers:
             layer.mask = layer.weight.detach() != 0
             layer.count()

@@ -12,17 +12,34 @@ from .. import criteria
 from ..pruner import Pruner
 from ..schedules import AtThreshold, OneShot, Pruning
 from .options import Options
+from .registry import LoopNeeds, register
 
 
+@register(
+    "hoyer-square",
+    title="Hoyer-Square",
+    about="small weights after training with a penalty, followed by fine-tuning",
+    colour="#cc79a7",
+    needs=LoopNeeds(penalty=True, further_epochs=150 / 350),
+)
 class HoyerSquare(Pruner):
-    """Hoyer-Square (Yang et al., 2020): add `pruner.penalty()` to the loss; weights below `threshold` are pruned when
-    the share `1 - fine_tune` of training is done, and the rest trains without the penalty.
+    """Hoyer-Square (Yang et al., 2020): train with a penalty, prune the weights below a threshold, and fine-tune.
 
-    The sparsity is an outcome of `lambda_`. With `sparsity` given, the smallest weights are pruned to exactly that
-    count instead.
+    Add `pruner.penalty()` to the loss. The sparsity then depends on `lambda_`. If `sparsity` is given, the smallest
+    weights are pruned to exactly that count instead.
 
         pruner = flipout.HoyerSquare(model, optimizer, steps=steps, lambda_=1e-4)
         loss = loss_fn(model(x), y) + pruner.penalty()
+
+    Args:
+        model: the network.
+        optimizer: the optimizer that trains it.
+        sparsity: the share of weights to prune; None prunes by the threshold.
+        steps: the number of optimizer steps of the whole training.
+        lambda_: weight of the penalty in the loss.
+        threshold: weights smaller than this are pruned if no sparsity is given.
+        fine_tune: the share of training after the pruning, without the penalty.
+        options: see `Pruner`.
     """
 
     def __init__(
@@ -42,7 +59,7 @@ class HoyerSquare(Pruner):
         if not 0 <= fine_tune <= 1:
             raise ValueError(f"fine_tune is {fine_tune}; give the share of training after the pruning")
         if sparsity is None and options.get("scope") == "layer":
-            raise ValueError("a threshold is the same for every layer; scope='layer' needs a sparsity=")
+            raise ValueError("a threshold is the same for every layer; scope='layer' needs sparsity=")
         self.lambda_, self.threshold = lambda_, threshold
         at = 1 - fine_tune
         super().__init__(
@@ -54,24 +71,24 @@ class HoyerSquare(Pruner):
         )
 
     def penalty(self) -> Tensor:
-        """`lambda * sum_l (sum |theta_l|)^2 / sum theta_l^2` until the pruning, and 0 from then on."""
+        """`lambda * sum_l (sum |theta_l|)^2 / sum theta_l^2` until the pruning, and 0 afterwards."""
         weights = [layer.weight for layer in self.layers]
         if self.finished:
             return weights[0].new_zeros(())
         return self.lambda_ * torch.stack([hoyer_square(weight).to(weights[0].device) for weight in weights]).sum()
 
-    def _keep(self, pruning: Pruning) -> int:
+    def keep(self, pruning: Pruning) -> int:
         if pruning.nonzero is not None:
             return pruning.nonzero
         above = [int((layer.weight.abs() >= self.threshold).sum()) for layer in self.layers]
-        return sum(map(max, above, self._floors))
+        return sum(map(max, above, self.floors))
 
-    def _settings(self) -> dict[str, Any]:
-        return super()._settings() | {"lambda_": self.lambda_, "threshold": self.threshold}
+    def settings(self) -> dict[str, Any]:
+        return super().settings() | {"lambda_": self.lambda_, "threshold": self.threshold}
 
 
 def hoyer_square(weight: Tensor) -> Tensor:
-    """`(sum |theta|)^2 / sum theta^2`: from 1, for a single weight, to their number, for weights of one size."""
+    """`(sum |theta|)^2 / sum theta^2`: 1 for a single nonzero weight, `d` for `d` weights of the same magnitude."""
     weight = weight.float() if weight.dtype != torch.float64 else weight
     squares = weight.square().sum()
     return weight.abs().sum().square() / squares.clamp_min(torch.finfo(squares.dtype).tiny)  # 0 for a dead layer

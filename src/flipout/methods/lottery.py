@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import Annotated, Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -12,18 +12,34 @@ from .. import criteria
 from ..layers import named_tensors
 from ..pruner import Pruner
 from ..schedules import Geometric, Pruning
-from .options import Options
+from .options import InSteps, Options
+from .registry import LoopNeeds, register
 
 
+@register(
+    "lottery",
+    title="Lottery tickets",
+    about="the smallest weights, then rewinds the others and trains again",
+    colour="#7b5ea7",
+    needs=LoopNeeds(restarts_learning_rate=True),
+)
 class Lottery(Pruner):
-    """Iterative magnitude pruning with rewinding (Frankle and Carbin, 2019), in `rounds` of equal length.
+    """Iterative magnitude pruning with rewinding (Frankle and Carbin, 2019), in rounds of equal length.
 
-    `steps` is the total. Each round ends with a pruning of the same share of what is left, after which all weights and
-    buffers go back to what they were at step `rewind_to` and the optimizer forgets its state; after the last round the
-    ticket is trained once more for as long as a round. Restart your learning rate schedule when `len(pruner.events)`
-    grows. With `rewind_to=None` training just goes on: the prune-and-retrain cycles of Han et al. (2015).
+    Each round ends with a pruning of the same share of the remaining weights. Then all weights and buffers are reset to
+    their values at step `rewind_to`, and the state of the optimizer is cleared. After the last round the ticket is
+    trained for as long as a round. Restart your learning rate schedule when `len(pruner.events)` grows.
 
         pruner = flipout.Lottery(model, optimizer, sparsity=0.99, steps=steps, rounds=5, rewind_to=100)
+
+    Args:
+        model: the network.
+        optimizer: the optimizer that trains it.
+        sparsity: the share of weights that are pruned at the end.
+        steps: the number of optimizer steps of all rounds together.
+        rounds: number of prunings.
+        rewind_to: the step to rewind to. None does not rewind: the prune-and-retrain cycles of Han et al. (2015).
+        options: see `Pruner`.
     """
 
     def __init__(
@@ -34,7 +50,7 @@ class Lottery(Pruner):
         sparsity: float,
         steps: int,
         rounds: int = 5,
-        rewind_to: int | None = 0,
+        rewind_to: Annotated[int | None, InSteps] = 0,
         **options: Unpack[Options],
     ) -> None:
         if rounds < 1:
@@ -49,30 +65,30 @@ class Lottery(Pruner):
         self._early: dict[str, Tensor] = {}
         super().__init__(model, optimizer, criterion=criteria.magnitude, schedule=schedule, **options)
 
-    def _begin(self) -> None:
-        self._settle()
+    def start(self) -> None:
+        self.settle()
 
-    def _settle(self) -> None:
-        super()._settle()
+    def settle(self) -> None:
+        super().settle()
         if self.step == self.rewind_to and not self._early:
             self._early = {name: tensor.detach().clone() for name, tensor in named_tensors(self.model).items()}
 
-    def _prune(self, pruning: Pruning) -> None:
-        super()._prune(pruning)
+    def prune(self, pruning: Pruning) -> None:
+        super().prune(pruning)
         if self.rewind_to is None:
             return
         for name, tensor in named_tensors(self.model).items():
             tensor.copy_(self._early[name])
         for parameter in self.model.parameters():
             self.optimizer.state.pop(parameter, None)
-        super()._settle()
+        super().settle()
 
-    def _settings(self) -> dict[str, Any]:
-        return super()._settings() | {"rewind_to": self.rewind_to}
+    def settings(self) -> dict[str, Any]:
+        return super().settings() | {"rewind_to": self.rewind_to}
 
-    def _extra_state(self) -> dict[str, dict[str, Tensor]]:
+    def extra_state(self) -> dict[str, dict[str, Tensor]]:
         return {"early": self._early}
 
-    def _load_extra_state(self, extra: Mapping[str, Mapping[str, Tensor]]) -> None:
+    def load_extra_state(self, extra: Mapping[str, Mapping[str, Tensor]]) -> None:
         here = named_tensors(self.model)
         self._early = {name: tensor.to(here[name].device, copy=True) for name, tensor in extra["early"].items()}

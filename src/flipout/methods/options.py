@@ -1,4 +1,4 @@
-"""What the methods share: the options they hand on to `Pruner`, and how a schedule may be given."""
+"""What the methods share: the options that they pass on to `Pruner`, and how a schedule can be given."""
 
 from __future__ import annotations
 
@@ -6,41 +6,57 @@ from collections.abc import Callable
 from typing import Literal, TypedDict
 
 from ..layers import Patterns
-from ..noise import GradientNoise
 from ..runtime.compiler import Compile
+from ..runtime.noise import GradientNoise
 from ..schedules import Geometric, Schedule
 
+
+class InSteps:
+    """Marks an option that counts optimizer steps: `Annotated[int, InSteps]`. The lab takes such options in epochs."""
+
+
 ScheduleChoice = Schedule | Callable[[float, int], Schedule] | Literal["paper"] | None
-"""A schedule, something that makes one of (sparsity, steps), the paper's, or (None) the default `Geometric`."""
+"""A schedule, a function that makes one of (sparsity, steps), "paper", or None for the default `Geometric`."""
 
 
-class CommonOptions(TypedDict, total=False):
-    """What every method takes besides its own arguments; see `Pruner`."""
+class BasicOptions(TypedDict, total=False):
+    """The options of every method, also of one that does not prune; see `Pruner`."""
 
-    scope: Literal["global", "layer"]
-    floor: int | float
     include: Patterns | None
     exclude: Patterns | None
     seed: int
     compile: Compile
 
 
+class CommonOptions(BasicOptions, total=False):
+    """The options of every method that prunes; see `Pruner`."""
+
+    scope: Literal["global", "layer"]
+    floor: int | float
+
+
+class NoiseOptions(BasicOptions, total=False):
+    """The options of a method that does not prune, and gradient noise."""
+
+    noise: GradientNoise | float | None
+
+
 class Options(CommonOptions, total=False):
-    """The same, and noise, for the methods that have none of their own."""
+    """The options of a method that prunes, and gradient noise."""
 
     noise: GradientNoise | float | None
 
 
 def schedule_for(choice: ScheduleChoice, sparsity: float, steps: int) -> Schedule:
-    """The schedule that a method was asked for."""
+    """The schedule of a method, from what the user passed."""
     if choice is None:
         return Geometric(sparsity, steps)
     if isinstance(choice, Schedule):
         for name, given in (("sparsity", sparsity), ("steps", steps)):
             if getattr(choice, name) != given:
                 raise ValueError(
-                    f"the schedule says {name}={getattr(choice, name)}, the method {name}={given}; give both the same, "
-                    "or a function of (sparsity, steps) as the schedule"
+                    f"the schedule has {name}={getattr(choice, name)}, but the method has {name}={given}; use the "
+                    "same value for both, or pass a function of (sparsity, steps) as the schedule"
                 )
         return choice
     if callable(choice):

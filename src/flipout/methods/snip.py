@@ -1,4 +1,4 @@
-"""SNIP: one look at the loss before training decides which weights are worth training."""
+"""SNIP: pruning before training, by the gradient of the loss."""
 
 from __future__ import annotations
 
@@ -13,19 +13,35 @@ from .. import criteria
 from ..pruner import Pruner
 from ..schedules import Geometric, Pruning
 from .options import Options
+from .registry import LoopNeeds, register
 
 
+@register(
+    "snip",
+    title="SNIP",
+    about="weights that hardly affect the loss of the initial network, before the first step",
+    colour="#009e73",
+    needs=LoopNeeds(batches=10),
+)
 class SNIP(Pruner):
-    """SNIP (Lee et al., 2019): prunes the lowest `|theta * dL/dtheta|` of the initial network before the first step.
+    """SNIP (Lee et al., 2019): prune the lowest `|theta * dL/dtheta|` of the initial network before the first step.
 
-    `batches` are pairs of input and target, `loss_fn(model(input), target)` is the loss; the gradient is that of its
-    sum over all of them, with the model in the mode it is in. With `rounds=n` pruning is iterative: `n` prunings by
-    equal shares, the gradient taken anew before each. The passes leave no trace: norm statistics, gradients and the
-    random state are as they were.
+    The gradient is that of the summed loss `loss_fn(model(input), target)` over all batches, with the model in its
+    current mode. The passes leave no trace: norm statistics, gradients and the random state are restored.
 
         pruner = flipout.SNIP(
             model, optimizer, sparsity=0.99, steps=steps, batches=[(x, y)], loss_fn=nn.functional.cross_entropy
         )
+
+    Args:
+        model: the network.
+        optimizer: the optimizer that trains it.
+        sparsity: the share of weights that are pruned.
+        steps: the number of optimizer steps of the whole training.
+        batches: pairs of input and target.
+        loss_fn: the loss of an output and a target.
+        rounds: number of prunings, by equal shares; the gradient is computed again before each.
+        options: see `Pruner`.
     """
 
     def __init__(
@@ -40,7 +56,7 @@ class SNIP(Pruner):
         rounds: int = 1,
         **options: Unpack[Options],
     ) -> None:
-        with without_trace(model):  # an iterator may draw from torch's random state; it is read again in every round
+        with without_trace(model):  # an iterator may use torch's random state, and every round reads the batches
             self._batches = list(batches) if isinstance(batches, Iterator) else batches
         self._loss_fn = loss_fn
         super().__init__(
@@ -52,9 +68,9 @@ class SNIP(Pruner):
         )
         del self._batches, self._loss_fn
 
-    def _prune(self, pruning: Pruning) -> None:
+    def prune(self, pruning: Pruning) -> None:
         weights = [layer.weight for layer in self.layers]
-        totals = [layer.trackers["grad"].state["grad"].zero_() for layer in self.layers]
+        totals = [layer.statistics["grad"].state["grad"].zero_() for layer in self.layers]
         with without_trace(self.model), torch.enable_grad():
             seen = False
             for inputs, targets in self._batches:
@@ -64,16 +80,16 @@ class SNIP(Pruner):
                     if grad is not None:
                         total.add_(grad)
         if not seen:
-            raise ValueError("batches is empty; give SNIP at least one pair of input and target")
+            raise ValueError("batches is empty; pass at least one pair of input and target")
         if torch.distributed.is_available() and torch.distributed.is_initialized():
-            for total in totals:  # every rank has looked at its own batches, and must come to the same masks
+            for total in totals:  # every rank has its own batches, and all need the same masks
                 torch.distributed.all_reduce(total)
-        super()._prune(pruning)
+        super().prune(pruning)
 
 
 @contextmanager
 def without_trace(model: nn.Module) -> Iterator[None]:
-    """Runs passes through a model and puts back its buffers and torch's random state (gradients are not touched)."""
+    """Restore the buffers of a model and torch's random state after passes through it. Gradients are not touched."""
     held = [(module._buffers, name, buffer) for module in model.modules() for name, buffer in module._buffers.items()]
     before = [None if buffer is None else buffer.detach().clone() for _, _, buffer in held]
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
@@ -83,6 +99,6 @@ def without_trace(model: nn.Module) -> Iterator[None]:
     finally:
         with torch.no_grad():
             for (buffers, name, buffer), values in zip(held, before, strict=True):
-                buffers[name] = buffer  # a forward pass may have put another tensor in its place
+                buffers[name] = buffer  # a forward pass may have replaced the tensor
                 if buffer is not None and values is not None:
                     buffer.copy_(values)

@@ -1,4 +1,4 @@
-"""The pruners that are at work: one to a weight."""
+"""The attached pruners: at most one for each weight."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..layers import Layer
 
 
 class HasLayers(Protocol):
-    """A pruner, as far as this file is concerned."""
+    """The part of a pruner that this file uses."""
 
     layers: list[Layer]
 
@@ -26,25 +26,25 @@ def add(pruner: HasLayers) -> None:
 
 
 def discard(pruner: HasLayers) -> bool:
-    """Whether it was at work."""
+    """Remove a pruner; return whether it was attached."""
     was = pruner in _pruners
     _pruners.discard(pruner)
     return was
 
 
 def refuse_second(layers: Sequence[Layer]) -> None:
-    """Refuses to prune what another pruner prunes."""
+    """Refuse weights that another pruner prunes."""
     mine = {id(layer.weight) for layer in layers}
     if any(id(layer.weight) in mine for other in _pruners for layer in other.layers):
-        gc.collect()  # one that nobody holds any more lives on in a cycle with its optimizer
+        gc.collect()  # a dropped pruner lives on in a reference cycle with its optimizer
     for other in _pruners:
         if shared := [layer.name for layer in other.layers if id(layer.weight) in mine]:
             raise ValueError(
-                f"{', '.join(shared)} already belongs to {other!r}: call remove() on that one first, or give each "
+                f"{', '.join(shared)} is already pruned by {other!r}: call remove() on it first, or give each "
                 "pruner its own weights with include= and exclude="
             )
 
 
 def mask_of(weight: Tensor) -> Tensor | None:
-    """The mask of a weight, if a pruner is attached to it."""
+    """The mask of a weight, or None if no pruner is attached to it."""
     return next((layer.mask for pruner in _pruners for layer in pruner.layers if layer.weight is weight), None)

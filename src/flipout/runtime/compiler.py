@@ -1,4 +1,4 @@
-"""When the work around a step is compiled, and what happens where that cannot be done."""
+"""When kernels are compiled, and the fallback where compilation fails."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any, Literal
 
 import torch
 
-from ..progress import NotCompiledWarning
+from ..warnings import NotCompiledWarning
 
 Compile = bool | Literal["auto"]
 
 EAGER, COMPILED = 20e-9, 2e-9
-"""Seconds a weight and step, roughly, on two cores."""
+"""Seconds for each weight and step, roughly, on two cores."""
 SECONDS = 30.0
-"""That compiling takes at the most; the next process finds most of it in torch's cache on disk."""
+"""The longest time that compiling takes. The next process finds most of it in torch's disk cache."""
 
 
 def decide(choice: Compile, weights: int, steps: int) -> bool:
-    """Whether to compile; "auto" goes by the weights there is work to do for, and the steps, alone."""
+    """Whether to compile. "auto" depends on the number of weights with work to do and the number of steps alone."""
     if choice not in (True, False, "auto"):
         raise ValueError(f"compile is {choice!r}; give True, False or 'auto'")
     return bool(choice) if choice != "auto" else (EAGER - COMPILED) * weights * int(steps) > 2 * SECONDS
@@ -29,12 +29,13 @@ def decide(choice: Compile, weights: int, steps: int) -> bool:
 
 @cache
 def compiled(function: Callable[..., Any], *kind: Any) -> Callable[..., Any]:
-    """The function under `torch.compile`, for any sizes; where that fails, one warning, and the function as it is.
+    """The function under `torch.compile`, for any sizes. If that fails: one warning, and the function in eager mode.
 
-    Torch compiles a function for eight kinds of arguments and no more, so each kind (of dtypes, devices, dimensions and
-    settings) has a copy of its own. All pruners of a process share them.
+    Torch compiles a function for at most eight kinds of arguments, so each kind (of dtypes, devices, dimensions and
+    settings) has a copy of the function. All pruners of a process share them.
     """
-    own = types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
+    code, scope, name, closure = function.__code__, function.__globals__, function.__name__, function.__closure__
+    own = types.FunctionType(code.replace(), scope, name, None, closure)
     fast: Callable[..., Any] = torch.compile(own, dynamic=True, fullgraph=True)
 
     def run(*arguments: Any) -> Any:
@@ -43,7 +44,7 @@ def compiled(function: Callable[..., Any], *kind: Any) -> Callable[..., Any]:
                 return fast(*arguments)
             except torch.OutOfMemoryError:
                 raise
-            except Exception as error:  # whatever a compiler may say; nothing was computed yet
+            except Exception as error:  # of any kind; nothing was computed yet
                 failures.append(error)
                 _warn(error)
         return function(*arguments)
@@ -52,15 +53,15 @@ def compiled(function: Callable[..., Any], *kind: Any) -> Callable[..., Any]:
 
 
 failures: list[Exception] = []
-"""A compiler that failed once in a process is not tried again."""
+"""Compiler errors in this process. After the first, compilation is not tried again."""
 
 
 def _warn(error: Exception) -> None:
-    reason = getattr(error, "inner_exception", None) or error  # of what torch wraps around it
+    reason = getattr(error, "inner_exception", None) or error  # torch wraps the cause
     lines = [line for line in str(reason).splitlines() if line.strip()] or [""]
     warnings.warn(
-        "the work around a step could not be compiled and runs uncompiled, which is slower "
-        f"({type(reason).__name__}: {lines[0][:200]}). Install a C++ compiler (such as g++), or say compile=False",
+        "torch.compile failed, so pruning runs in eager mode, which is slower "
+        f"({type(reason).__name__}: {lines[0][:200]}). Install a C++ compiler (such as g++), or pass compile=False",
         NotCompiledWarning,
         stacklevel=4,
     )

@@ -1,4 +1,4 @@
-"""Work around each optimizer step: closures, gradient scalers and skipped steps are dealt with here, and only here."""
+"""Hooks around each optimizer step. Closures, gradient scalers and skipped steps are handled here, and only here."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from torch import Tensor
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
-    """Refuses what has no single moment between its gradients and its update."""
+    """Refuse an optimizer that has no single moment between its gradients and its update."""
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(f"optimizer is a {type(optimizer).__name__}; give the torch.optim.Optimizer that steps")
+        raise TypeError(f"optimizer is a {type(optimizer).__name__}; pass a torch.optim.Optimizer")
     if isinstance(optimizer, torch.optim.LBFGS):
-        raise ValueError("LBFGS takes many inner steps in one; prune with an optimizer that takes one, such as SGD")
+        raise ValueError("LBFGS takes several inner steps per step; use an optimizer that takes one, such as SGD")
 
 
-class Stepping:
-    """Calls `before(scale)` when the gradients of a step are ready and `after()` when the weights are updated.
+class StepHooks:
+    """Call `before(scale)` when the gradients of a step are ready and `after()` when the weights are updated.
 
-    `scale` is what a `GradScaler` has multiplied the gradients with, where a fused optimizer divides it out itself;
-    such an optimizer is also called for a step that it then skips, and neither function is.
+    `scale` is the factor that a `GradScaler` has multiplied the gradients with, for a fused optimizer that divides by
+    it. Such an optimizer is also called for a step that it skips; then neither function is called.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Stepping:
             return None
 
         def closure_then_before() -> Any:
-            loss = closure()  # only now are there gradients
+            loss = closure()  # which computes the gradients
             with torch.no_grad():
                 self._before(1.0)
             return loss

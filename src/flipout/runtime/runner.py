@@ -1,115 +1,129 @@
-"""The kernels put to work on the layers of a pruner, as they stand or compiled."""
+"""The runner: it runs kernels on the layers of a pruner, in cache-sized blocks or compiled.
+
+It knows kernels, not statistics: a statistic declares its kernel and its reader, and a criterion declares that it is
+elementwise. The runner fuses what is declared into one loop per layer.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .. import kernels
-from ..criteria import flip_saliency
+from ..criteria import is_elementwise
 from ..layers import Layer
-from ..noise import GradientNoise, key
-from ..statistics import Flips, Weight
+from ..numerics import zero_pruned
+from ..random_numbers import key
+from ..statistics import Statistic
+from ..statistics.base import Kernel, Reader
 from .compiler import compiled, failures
+from .noise import GradientNoise, add_noise, deviation, perturb
+from .rows import Rows, lay_out
 
-BLOCK = 1 << 18
-"""Uncompiled, a large tensor goes block by block, so that what comes in between stays in the processor's cache."""
 
-
-class Work:
-    """What is done to each layer before a step, after it, and to score it."""
+class Runner:
+    """Runs the work on each layer: before a step, after it, and in a pruning event."""
 
     def __init__(self, compile: bool) -> None:  # noqa: A002
         self._compile = compile
         self._rows: dict[tuple[int, bool], Rows] = {}
         self._scales: dict[tuple[float, torch.device], Tensor] = {}
+        self._settling: dict[int, tuple[Callable[..., None], list[Statistic]]] = {}
 
     @property
     def compiled(self) -> bool:
-        """Whether it was to be compiled, and could be."""
+        """Whether kernels run compiled: compilation was asked for, and it has not failed."""
         return self._compile and not failures
 
-    def before(self, layers: list[Layer], noise: GradientNoise | None, step: int, scaled_by: Tensor | float) -> None:
-        """Masks the gradients, and adds noise to them; `scaled_by` is what a scaler has multiplied them with."""
-        for layer in layers:
-            for flips in flips_of(layer):
-                flips.note(layer.weight)
-            grad = layer.weight.grad
-            if grad is None or not layer.weight.numel():
-                continue
-            if noise is not None and noise.scale:
-                self._perturb(layer, grad, step, scaled_by, noise)
-            elif not layer.dense:
-                layer.clear(grad)
+    def perturb(self, layer: Layer, grad: Tensor, noise: GradientNoise, step: int, scaled_by: Tensor | float) -> None:
+        """Add noise to a gradient, and zero it where weights are pruned.
 
-    def _perturb(self, layer: Layer, grad: Tensor, step: int, scaled_by: Tensor | float, noise: GradientNoise) -> None:
+        `scaled_by` is the factor that a gradient scaler has multiplied the gradient with.
+        """
         rows, scale = self._rows_of(layer, grad.is_contiguous()), self._scale(noise, grad.device)
-        if noise.relative_to == "weight":  # what is relative to the gradient is scaled already
+        if noise.relative_to == "weight":  # noise relative to the gradient is scaled already
             scale = scale * (scaled_by.to(grad.device) if isinstance(scaled_by, Tensor) else scaled_by)
         weight, mask, offsets, grad = rows.weight, rows.mask, rows.offsets, rows.like(grad)
         hashed = key("normal", noise.seed, step, layer.number)
         if self.compiled:
-            run = compiled(kernels.perturb, *rows.kind, noise.relative_to)
+            run = compiled(perturb, *rows.kind, noise.relative_to)
             run(weight, grad, mask, offsets, *hashed, scale, noise.relative_to)
             return
-        sigma = scale * kernels.deviation(weight, grad, mask, noise.relative_to)
+        sigma = scale * deviation(weight, grad, mask, noise.relative_to)
         for block in rows.blocks:
-            kernels.add_noise(grad[block], mask[block], offsets, *hashed, sigma, block.start)
+            add_noise(grad[block], mask[block], offsets, *hashed, sigma, block.start)
 
-    def after(self, layers: list[Layer]) -> None:
-        """Counts flips, and brings the weights back under the masks."""
-        for layer in layers:
-            counts = flips_of(layer) if layer.weight.numel() else []
-            for flips in counts:
-                rows = self._rows_of(layer)
-                self._count(rows, rows.weight, rows.mask, *map(rows.like, flips.planes))
-                flips.seen(layer.weight)
-            if not counts and not layer.dense:
-                layer.zero()
-
-    def _count(self, rows: Rows, *tensors: Tensor) -> None:
-        if self.compiled:
-            compiled(kernels.count_flips, *rows.kind)(*tensors)
+    def settle(self, layer: Layer) -> None:
+        """Run the kernels of the layer's statistics, and zero the pruned weights, in one loop."""
+        if not layer.weight.numel():
             return
-        for block in rows.blocks:
-            kernels.count_flips(*(tensor[block] for tensor in tensors))
-
-    def scores(self, layer: Layer, criterion: Callable[..., Tensor], values: Callable[[], dict[str, Tensor]]) -> Tensor:
-        """What a criterion says of one layer: FlipOut's own in one loop if compiled, any other as it is written."""
-        weight, flips = layer.trackers.get("weight"), layer.trackers.get("flips")
-        ours = getattr(criterion, "func", None) is flip_saliency and type(weight) is Weight and type(flips) is Flips
-        if not ours or not self.compiled or not layer.weight.numel():
-            return criterion(**values())
-        assert isinstance(flips, Flips)
-        rows, p = self._rows_of(layer), repr(float(inspect.signature(criterion).parameters["p"].default))
-        run = compiled(kernels.saliency, *rows.kind, p)
-        scores: Tensor = run(rows.weight, *map(rows.like, flips.planes), p)
-        return scores.view(layer.weight.shape)
+        kernel, statistics = self._settling_of(layer)
+        if statistics:
+            rows = self._rows_of(layer)
+            tensors = [rows.like(tensor) for statistic in statistics for tensor in statistic.state.values()]
+            self._run(kernel, rows, rows.weight, rows.mask, *tensors)
+        elif not layer.dense:
+            layer.zero()
+        for statistic in layer.statistics.values():
+            statistic.settled(layer.weight)
 
     def zero(self, layer: Layer) -> None:
-        """Zeroes what is pruned."""
+        """Zero the pruned weights."""
         if self.compiled and layer.weight.numel():
             rows = self._rows_of(layer)
-            compiled(kernels.zero, *rows.kind)(rows.weight, rows.mask)
+            self._run(zero_pruned, rows, rows.weight, rows.mask)
         else:
             layer.zero()
 
-    def run(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """For the elementwise work of a selection."""
+    def scores(
+        self,
+        layer: Layer,
+        criterion: Callable[..., Tensor],
+        names: Sequence[str],
+        values: Callable[[], dict[str, Tensor]],
+    ) -> Tensor:
+        """The criterion's scores of one layer: in one compiled loop if everything it needs is declared elementwise."""
+        function, settings = _split(criterion)
+        statistics = [layer.statistics[name] for name in names]
+        readers = tuple((name, s.reader, len(s.state)) for name, s in zip(names, statistics, strict=True) if s.reader)
+        fusable = self.compiled and is_elementwise(criterion) and len(readers) == len(names) and settings is not None
+        if not fusable or not layer.weight.numel():
+            return criterion(**values())
+        rows = self._rows_of(layer)
+        run = compiled(_score_kernel(function, readers, settings or ()), *rows.kind)
+        states = [rows.like(tensor) for statistic in statistics for tensor in statistic.state.values()]
+        scores: Tensor = run(rows.weight, *states)
+        return scores.view(layer.weight.shape)
+
+    def elementwise(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function for the elementwise work of a selection, compiled if kernels are."""
         if not self.compiled:
             return function
         return lambda first, *others: compiled(function, first.dtype, min(len(first), 2))(first, *others)
 
+    def _run(self, kernel: Callable[..., None], rows: Rows, *tensors: Tensor) -> None:
+        if self.compiled:
+            compiled(kernel, *rows.kind)(*tensors)
+            return
+        for block in rows.blocks:
+            kernel(*(tensor[block] for tensor in tensors))
+
+    def _settling_of(self, layer: Layer) -> tuple[Callable[..., None], list[Statistic]]:
+        if layer.number not in self._settling:
+            statistics = [statistic for statistic in layer.statistics.values() if statistic.kernel is not None]
+            kernels = tuple((s.kernel, len(s.state)) for s in statistics if s.kernel is not None)
+            self._settling[layer.number] = _settle_kernel(kernels), statistics
+        return self._settling[layer.number]
+
     def _rows_of(self, layer: Layer, contiguous: bool = True) -> Rows:
-        """Laid out once, and anew if the weight or its mask has moved."""
+        """The layout of a layer, computed once and again if the weight or its mask has moved."""
         rows = self._rows.get((layer.number, contiguous))
-        if rows is None or not rows.still(layer):
+        if rows is None or not rows.still_valid(layer):
             rows = self._rows[layer.number, contiguous] = lay_out(layer, contiguous)
         return rows
 
@@ -119,57 +133,52 @@ class Work:
         return self._scales[noise.scale, device]
 
 
-@dataclass(eq=False)
-class Rows:
-    """A layer's weight and mask as matrices where memory allows it, so that one compiled loop serves every shape."""
+@cache
+def _settle_kernel(kernels: tuple[tuple[Kernel, int], ...]) -> Callable[..., None]:
+    """One function that runs kernels, each on its own state tensors, and then zeroes the pruned weights."""
 
-    weight: Tensor
-    mask: Tensor
-    blocks: list[slice]
-    """Ranges of rows with about `BLOCK` elements each."""
-    kind: tuple[object, ...]
-    """What a compiled loop is made for: torch makes other ones for sizes of 1."""
+    def settle(weight: Tensor, mask: Tensor, *states: Tensor) -> None:
+        first = 0
+        for kernel, count in kernels:
+            kernel(weight, mask, *states[first : first + count])
+            first += count
+        zero_pruned(weight, mask)
 
-    def still(self, layer: Layer) -> bool:
-        """Whether the layer's tensors are where they were."""
-        weight, mask = layer.weight, layer.mask
-        same = weight.data_ptr() == self.weight.data_ptr() and mask.data_ptr() == self.mask.data_ptr()
-        return same and weight.dtype == self.weight.dtype
-
-    @property
-    def offsets(self) -> Tensor:
-        """Numbers the elements of a row, that is of all that one index of the first dimension holds."""
-        offsets = numbers(self.weight.shape[1:].numel(), self.weight.device)
-        return offsets if self.weight.ndim == 2 else offsets.view(self.weight.shape[1:]).data
-
-    def like(self, tensor: Tensor) -> Tensor:
-        """Another tensor of the layer, laid out alike.
-
-        It is no view in autograd's eyes: a compiler would want to know all about what it is a view of.
-        """
-        return tensor.data if tensor.ndim == self.weight.ndim else tensor.data.view(self.weight.shape).data
-
-
-def lay_out(layer: Layer, contiguous: bool) -> Rows:
-    weight, mask = layer.weight.data, layer.bytes.data
-    if contiguous and weight.is_contiguous() and mask.is_contiguous():
-        shape = (len(weight) if weight.ndim > 1 else 1, -1)
-        weight, mask = weight.view(shape).data, mask.view(shape).data
-    width, device = weight.shape[1:].numel(), weight.device
-    step = max(1, BLOCK // width) if device.type == "cpu" else len(weight)
-    return Rows(
-        weight=weight,
-        mask=mask,
-        blocks=[slice(start, start + step) for start in range(0, len(weight), step)],
-        kind=(weight.dtype, device.type, *(min(size, 2) for size in weight.shape)),
-    )
+    return settle
 
 
 @cache
-def numbers(width: int, device: torch.device) -> Tensor:
-    """From 0 on; all pruners of a process share them."""
-    return torch.arange(width, dtype=torch.int32, device=device)
+def _score_kernel(
+    criterion: Callable[..., Tensor],
+    readers: tuple[tuple[str, Reader, int], ...],
+    settings: tuple[tuple[str, str], ...],
+) -> Callable[..., Tensor]:
+    """One function that reads statistics from their states and scores them.
+
+    Settings travel as text, because a compiler treats numbers as variables.
+    """
+
+    def score(weight: Tensor, *states: Tensor) -> Tensor:
+        values: dict[str, Any] = {}
+        first = 0
+        for name, reader, count in readers:
+            values[name] = reader(weight, *states[first : first + count])
+            first += count
+        for name, text in settings:
+            values[name] = float(text)
+        return criterion(**values)
+
+    return score
 
 
-def flips_of(layer: Layer) -> list[Flips]:
-    return [tracker for tracker in layer.trackers.values() if isinstance(tracker, Flips)]
+def _split(criterion: Callable[..., Tensor]) -> tuple[Callable[..., Tensor], tuple[tuple[str, str], ...] | None]:
+    """A criterion's bare function, and its settings as text; None if one of them is not a number."""
+    parameters = inspect.signature(criterion).parameters.values()
+    settings = {p.name: p.default for p in parameters if p.default is not p.empty}
+    while isinstance(criterion, partial):
+        if criterion.args:
+            return criterion, None
+        criterion = criterion.func
+    if not all(isinstance(value, Real) for value in settings.values()):
+        return criterion, None
+    return criterion, tuple((name, repr(float(value))) for name, value in settings.items())

@@ -13,7 +13,7 @@ from scipy import signal, stats
 from torch import Tensor
 
 from flipout import GradientNoise
-from flipout.noise import key, normal, uniform
+from flipout.random_numbers import key, normal, uniform
 
 N = 200_000
 SHAPE = torch.Size([N])

@@ -1,27 +1,25 @@
 """The exact k smallest scores over any number of tensors, streaming.
 
 A global ranking is usually written as concatenate, sort, cut. Here the scores are histogrammed by their leading sixteen
-bits, one tensor at a time, which tells the narrow range that the k-th smallest lies in. A second pass takes all below
-that range and looks closer at the few inside it; where they are not few (many equal scores), a third goes by their
-other bits. At most one tensor's scores are in memory, and histograms add up, whatever device each tensor is on.
+bits, one tensor at a time, which gives the narrow range that holds the k-th smallest score. A second pass takes
+everything below that range and sorts the few scores inside it. If they are not few (many equal scores), a third pass
+histograms their other bits. The scores of at most one tensor are in memory, and histograms of tensors on different
+devices are added.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from decimal import Decimal
-from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor
 
 Scores = Callable[[int], Tensor]
-"""`scores(i)` is the scores of tensor `i`; asked several times, it answers the same."""
+"""`scores(i)` returns the scores of tensor `i`, the same ones every time it is called."""
 
 Run = Callable[[Callable[..., Any]], Callable[..., Any]]
-"""A function as it is, or a faster one that does the same."""
+"""Takes a function, and returns it or a faster one that does the same."""
 
 _DIGIT = 16
 _BINS = 1 << _DIGIT
@@ -43,19 +41,19 @@ def smallest(
     dtype: torch.dtype = torch.float32,
     run: Run = lambda function: function,
 ) -> list[Tensor]:
-    """Marks the `count` smallest scores among the candidates; ties go by (tensor, index).
+    """Mark the `count` smallest scores among the candidates. Ties are broken by (tensor, index).
 
-    The same, slow and obvious: `sorted((score, tensor, index) for all candidates)[:count]`.
+    Slow and obvious: `sorted((score, tensor, index) for all candidates)[:count]`.
 
     Args:
-        scores: `scores(i)` gives the scores of tensor `i`, of any real floating type and either sign.
-        candidates: for each tensor, which elements take part.
-        count: how many to mark, exactly.
-        dtype: what scores are compared in: float32, which holds every half-precision score too, or float64.
-        run: what to do the elementwise work with: the function as it is, or compiled.
+        scores: `scores(i)` returns the scores of tensor `i`, of any real floating-point type and either sign.
+        candidates: for each tensor, a boolean tensor of the elements to choose from.
+        count: how many to mark.
+        dtype: the type that scores are compared in: float32, which holds every half-precision score too, or float64.
+        run: wraps the elementwise functions, to compile them.
 
     Returns:
-        for each tensor, a boolean tensor of its shape.
+        For each tensor, a boolean tensor of its shape.
     """
     if count == 0:
         return [torch.zeros_like(candidate) for candidate in candidates]
@@ -70,96 +68,26 @@ def smallest(
         chosen = _take_few(scores, candidates, prefix, inside, rank, dtype, run)
     else:
         chosen = _take_many(scores, candidates, prefix, rank, dtype)
-    if _count(chosen) != count:
+    if count_marked(chosen) != count:
         raise _impure()
     return chosen
 
 
-def choose(
-    scores: Scores,
-    alive: Sequence[Tensor],
-    keep: int,
-    *,
-    floors: Sequence[int],
-    per_layer: bool = False,
-    dtype: torch.dtype = torch.float32,
-    run: Run = lambda function: function,
-) -> list[Tensor]:
-    """Marks what to prune so that exactly `keep` weights stay, and at least `floors[i]` of them in layer `i`."""
-    kept = [_count([mask]) for mask in alive]
-
-    def lowest(i: int, count: int) -> Tensor:
-        try:
-            return smallest(lambda _: scores(i), [alive[i]], count, dtype=dtype, run=run)[0]
-        except NotFiniteError:
-            raise NotFiniteError(i) from None
-
-    if per_layer:
-        quota = apportion([mask.numel() for mask in alive], keep, floors)
-        return [lowest(i, kept[i] - quota[i]) for i in range(len(alive))]
-    # What a floor protects in its layer are the highest scores; the rest is ranked over the whole network.
-    candidates = [lowest(i, max(0, kept[i] - floor)) if floor else alive[i] for i, floor in enumerate(floors)]
-    return smallest(scores, candidates, sum(kept) - keep, dtype=dtype, run=run)
-
-
-def read_floor(floor: int | float, sizes: Sequence[int], least: int) -> list[int]:
-    """How many weights each layer keeps at the least, of a number or a share; all layers together at most `least`."""
-    if not 0 <= floor < math.inf or (not isinstance(floor, Integral) and floor > 1):
-        raise ValueError(f"floor is {floor}; give a whole number of weights, or a share of them between 0 and 1")
-    share = None if isinstance(floor, Integral) else Decimal(repr(float(floor)))
-    floors = [min(int(floor), n) if share is None else math.ceil(share * n) for n in sizes]
-    if sum(floors) > least:
-        raise ValueError(
-            f"floor={floor} keeps {sum(floors):,} weights over {len(floors)} layers, but the sparsity asked for leaves "
-            f"only {least:,}: lower the floor or the sparsity"
-        )
-    return floors
-
-
-def apportion(sizes: Sequence[int], keep: int, floors: Sequence[int]) -> list[int]:
-    """Splits `keep` over layers in proportion to their sizes, each at least its floor, adding up exactly.
-
-    Each layer loses `round(t * size)` weights, for one `t` that all share (Webster's divisor method). Unlike rounding
-    up the largest remainders it is monotone: when `keep` falls, no layer's share ever rises.
-    """
-
-    def lost(t: float) -> list[int]:
-        return [min(int(t * n + 0.5), n - min(floor, n)) for n, floor in zip(sizes, floors, strict=True)]
-
-    goal = sum(sizes) - keep
-    low, high = 0.0, 1.0
-    if sum(lost(high)) < goal:
-        raise ValueError(f"floors {list(floors)} add up to more than the {keep} weights to keep")
-    while low < (middle := (low + high) / 2) < high:
-        if sum(lost(middle)) <= goal:
-            low = middle
-        else:
-            high = middle
-    result = lost(high if sum(lost(high)) <= goal else low)
-    # Layers whose next weight goes at the very same t: the first ones give it.
-    missing = goal - sum(result)
-    for i, upper in enumerate(lost(high)):
-        step = min(missing, upper - result[i])
-        result[i] += step
-        missing -= step
-    return [n - gone for n, gone in zip(sizes, result, strict=True)]
-
-
-def _count(marks: Sequence[Tensor]) -> int:
+def count_marked(marks: Sequence[Tensor]) -> int:
     return sum(int(torch.count_nonzero(mark)) for mark in marks)
 
 
 def _leading_histogram(scores: Scores, candidates: Sequence[Tensor], dtype: torch.dtype, run: Run) -> Tensor:
-    """How many candidates have each leading digit, in the order of the scores."""
+    """The number of candidates with each leading digit, in the order of the scores."""
     exponent = 8 if dtype == torch.float32 else 11
     total = torch.zeros(_BINS + 1, dtype=torch.int64, device="cpu")
     for i, candidate in enumerate(candidates):
         bits = scores(i).to(dtype).view(_integer(dtype))
         digits = run(leading_digits)(bits.flatten(), candidate.view(torch.uint8).flatten())
         total += torch.bincount(digits, minlength=_BINS + 1).cpu()
-    # Negative numbers come first, and the larger their bits the smaller they are.
+    # Negative numbers come first. The larger their bits, the smaller they are.
     total = torch.cat([total[1 : _BINS // 2 + 1].flip(0), total[_BINS // 2 + 1 :]])
-    beyond = 1 << (_DIGIT - 1 - exponent)  # an exponent of all ones is an infinity or NaN
+    beyond = 1 << (_DIGIT - 1 - exponent)  # an exponent of all ones means infinity or NaN
     if total[:beyond].any() or total[-beyond:].any():
         raise NotFiniteError(
             next(i for i, mask in enumerate(candidates) if not torch.isfinite(scores(i).to(dtype))[mask].all())
@@ -168,7 +96,7 @@ def _leading_histogram(scores: Scores, candidates: Sequence[Tensor], dtype: torc
 
 
 def leading_digits(bits: Tensor, candidate: Tensor) -> Tensor:
-    """The leading sixteen bits of a float as a number from 1 on, and 0 for what is no candidate."""
+    """The leading sixteen bits of a float as a number from 1 on, and 0 for elements that are not candidates."""
     single = bits.dtype == torch.int32
     if torch.compiler.is_compiling():
         bits = torch.where(bits == (-(1 << 31) if single else -(1 << 63)), 0, bits)  # -0.0 becomes 0.0: they are equal
@@ -178,15 +106,15 @@ def leading_digits(bits: Tensor, candidate: Tensor) -> Tensor:
 
 
 def below_and_inside(score: Tensor, candidate: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """Which candidates are below a range of scores, and which inside it, as bytes of 0 and 1."""
-    number = torch.float32 if torch.compiler.is_compiling() else torch.uint8  # whichever is quick
+    """The candidates below a range of scores and those inside it, as bytes of 0 and 1."""
+    number = torch.float32 if torch.compiler.is_compiling() else torch.uint8  # the faster one
     below = (score < low).to(number) * candidate.to(number)
     inside = (score <= high).to(number) * candidate.to(number) - below
     return below.to(torch.uint8), inside.to(torch.uint8)
 
 
 def _find(histogram: Tensor, rank: int) -> tuple[int, int]:
-    """The bin that holds the `rank`-th, counted from 1, and its rank in there."""
+    """The bin that holds the `rank`-th element, counted from 1, and its rank in that bin."""
     below = histogram.cumsum(0)
     place = int(torch.searchsorted(below, rank))
     return place, rank - (int(below[place - 1]) if place else 0)
@@ -195,7 +123,7 @@ def _find(histogram: Tensor, rank: int) -> tuple[int, int]:
 def _take_few(
     scores: Scores, candidates: Sequence[Tensor], prefix: int, inside: int, rank: int, dtype: torch.dtype, run: Run
 ) -> list[Tensor]:
-    """All below the range of a leading digit, and the `rank` smallest of the few inside it, which are sorted."""
+    """Mark everything below the range of a leading digit, and the `rank` smallest of the few scores inside it."""
     low, high = _range(prefix, dtype)
     chosen, indices, values = [], [], []
     for i, candidate in enumerate(candidates):
@@ -217,7 +145,7 @@ def _take_few(
 
 
 def _where(marks: Tensor) -> Tensor:
-    """The indices of the few ones among bytes of 0 and 1, looked for eight bytes at a time."""
+    """The indices of the few ones among bytes of 0 and 1, searched eight bytes at a time."""
     whole = len(marks) // 8 * 8
     words = marks[:whole].view(torch.int64).nonzero()
     near = (words * 8 + torch.arange(8, device=marks.device)).flatten()
@@ -227,7 +155,7 @@ def _where(marks: Tensor) -> Tensor:
 def _take_many(
     scores: Scores, candidates: Sequence[Tensor], prefix: int, rank: int, dtype: torch.dtype
 ) -> list[Tensor]:
-    """The same where many share a leading digit: digit by digit to the very score, and of its equals the first ones."""
+    """The same if many scores share a leading digit: find the threshold digit by digit, take the first of equals."""
     for shift in range(torch.finfo(dtype).bits - 2 * _DIGIT, -1, -_DIGIT):
         histogram = torch.zeros(_BINS, dtype=torch.int64, device="cpu")
         for i, candidate in enumerate(candidates):
@@ -253,7 +181,7 @@ def _bits(scores: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _ordered(scores: Tensor, dtype: torch.dtype) -> Tensor:
-    """Integers in the order of the scores: a float's bits, with those below the sign turned over where it is set."""
+    """Integers in the order of the scores: the bits of a float, those below the sign inverted if it is negative."""
     bits = _bits(scores, dtype)
     return bits ^ (bits >> (torch.finfo(dtype).bits - 1) & torch.iinfo(bits.dtype).max)
 
@@ -261,7 +189,7 @@ def _ordered(scores: Tensor, dtype: torch.dtype) -> Tensor:
 def _range(prefix: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """The smallest and the largest score with a leading digit."""
     shift, most = torch.finfo(dtype).bits - _DIGIT, torch.iinfo(_integer(dtype)).max
-    last = (prefix << shift) + (1 << shift) - 1 - (prefix == -1)  # whose last would be -0.0, which is no less than 0.0
+    last = (prefix << shift) + (1 << shift) - 1 - (prefix == -1)  # its last would be -0.0, which equals 0.0
     keys = torch.tensor([prefix << shift, last], dtype=_integer(dtype), device="cpu")
     bits = keys ^ (keys >> (torch.finfo(dtype).bits - 1) & most)
     low, high = bits.view(dtype)
@@ -274,6 +202,6 @@ def _integer(dtype: torch.dtype) -> torch.dtype:
 
 def _impure() -> RuntimeError:
     return RuntimeError(
-        "the criterion gave other scores when asked again for the same weights; it must be a pure function of its "
-        "arguments (for random scores, ask for the statistic `uniform`)"
+        "the criterion returned different scores for the same weights; it must be a pure function of its arguments "
+        "(for random scores, use the statistic `uniform`)"
     )

@@ -1,0 +1,117 @@
+"""Gradient noise (Eq. 3): its settings, its kernel, and a warning for noise that cannot train."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from numbers import Real
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..numerics import masked, wide
+from ..random_numbers import normal_at
+from ..warnings import DivergenceWarning
+
+
+@dataclass(frozen=True)
+class GradientNoise:
+    """Gradient noise (Eq. 3): `g <- g + scale * sigma * eps`, `eps ~ N(0, 1)`, per weight tensor, zero where pruned.
+
+    `relative_to="gradient"` uses `sigma = ||g|| / sqrt(d)` of the masked gradient, which produced the paper's results.
+    `relative_to="weight"` uses `sigma = ||theta|| / sqrt(d)`, as Equation 3c prints it. `d` counts pruned weights too,
+    so the noise anneals by itself as pruning proceeds.
+
+    Args:
+        scale: the paper's lambda; 0 is no noise.
+        relative_to: what sigma is relative to.
+        seed: the seed of the noise, independent of torch's.
+    """
+
+    scale: float = 1.0
+    relative_to: Literal["gradient", "weight"] = "gradient"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.scale < math.inf:
+            raise ValueError(f"noise scale is {self.scale}; give a finite number of at least 0 (0: no noise)")
+        if self.relative_to not in ("gradient", "weight"):
+            raise ValueError(f"relative_to is {self.relative_to!r}; give 'gradient' or 'weight'")
+
+    def growth(self, learning_rate: float, momentum: float, weight_decay: float, steps: int = 200) -> float:
+        """The growth of `log ||theta||` per step of SGD that noise relative to the weights causes.
+
+        Without the loss, SGD is `v <- momentum * v + decay * theta + scale * ||theta|| / sqrt(d) * eps` and
+        `theta <- theta - lr * v`. The second moments of theta and v then follow a linear recursion, which is run here.
+        """
+        square, product, velocity, gained = 1.0, 0.0, 0.0, 0.0  # of E[theta^2], E[theta v], E[v^2]
+        for _ in range(steps):
+            pull = momentum * product + weight_decay * square
+            velocity = momentum * (momentum * velocity + weight_decay * product) + weight_decay * pull
+            velocity += self.scale**2 * square
+            square, product = (
+                square - 2 * learning_rate * pull + learning_rate**2 * velocity,
+                pull - learning_rate * velocity,
+            )
+            gained += math.log(square) / 2
+            square, product, velocity = 1.0, product / square, velocity / square
+        return gained / steps
+
+
+def as_noise(noise: GradientNoise | float | None, seed: int) -> GradientNoise | None:
+    """Gradient noise from what a user may pass: a scale, a `GradientNoise`, or None."""
+    if isinstance(noise, Real):
+        return GradientNoise(float(noise), seed=seed)
+    if noise is not None and not isinstance(noise, GradientNoise):
+        raise TypeError(f"noise is {noise!r}; give a number, or a flipout.GradientNoise")
+    return noise
+
+
+def warn_of_divergence(noise: GradientNoise, optimizer: torch.optim.Optimizer, steps: int) -> None:
+    """Warn about noise relative to the weights that would make them grow tenfold or more during training."""
+    if noise.relative_to == "gradient" or not noise.scale or not isinstance(optimizer, torch.optim.SGD):
+        return
+    for group in optimizer.param_groups:
+        rate, momentum = float(group["lr"]), float(group["momentum"])
+        growth = noise.growth(rate, momentum, float(group["weight_decay"]))
+        if growth * steps > math.log(10):
+            warnings.warn(
+                f"noise of scale {noise.scale} relative to the weights (Eq. 3 as printed), at a learning rate of "
+                f"{rate} and momentum {momentum}, makes the weights grow by a factor of about {math.exp(growth):.3g} "
+                "at every step: training is likely to end at chance. Use relative_to='gradient', a smaller scale, or "
+                "a smaller learning rate",
+                DivergenceWarning,
+                stacklevel=4,
+            )
+            return
+
+
+def perturb(
+    weight: Tensor,
+    grad: Tensor,
+    mask: Tensor,
+    offsets: Tensor,
+    factor: int,
+    addend: int,
+    scale: Tensor,
+    relative_to: str,
+) -> None:
+    """Add noise to a gradient, and zero it where weights are pruned: `g <- m * (g + scale * sigma * eps)`."""
+    add_noise(grad, mask, offsets, factor, addend, scale * deviation(weight, grad, mask, relative_to))
+
+
+def deviation(weight: Tensor, grad: Tensor, mask: Tensor, relative_to: str) -> Tensor:
+    """`sigma = ||m * g|| / sqrt(d)`, or `||theta|| / sqrt(d)` (Eq. 3c)."""
+    relative = wide(weight) if relative_to == "weight" else masked(wide(grad), mask)
+    return (relative.square().sum() / relative.numel()).sqrt()
+
+
+def add_noise(
+    grad: Tensor, mask: Tensor, offsets: Tensor, factor: int, addend: int, sigma: Tensor, first: int = 0
+) -> None:
+    """Add noise to the rows of a gradient from row `first` on, and zero it where weights are pruned."""
+    rows = torch.arange(first, first + grad.shape[0], dtype=torch.int32, device=grad.device)
+    noise = normal_at(rows.view(-1, *[1] * offsets.ndim), offsets, factor, addend)
+    grad.copy_(masked(noise.mul_(sigma) + wide(grad), mask))

@@ -1,0 +1,62 @@
+"""The protocol of a statistic: what it keeps, when it is updated, and how a criterion reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+Kernel = Callable[..., None]
+Reader = Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a weight tensor stands: its number among the parameters of the model, and the seed of the pruner."""
+
+    tensor: int = 0
+    seed: int = 0
+
+
+class Statistic:
+    """A statistic of one weight tensor. `state` holds what it keeps between steps; it is saved with the pruner.
+
+    A statistic of your own overrides the methods it needs. Pass it to a pruner as `statistics={"name": MyStatistic}`,
+    or attach it to the criterion that uses it with `criteria.with_statistics`. A criterion asks for it by name.
+
+    A statistic whose update treats every element by itself can declare `kernel`, and one whose value does can declare
+    `reader`. Both are plain functions of tensors. They run block by block or compiled into one loop, together with the
+    zeroing of pruned weights and with the criterion.
+    """
+
+    gradient: ClassVar[Literal["masked", "unmasked"] | None] = "masked"
+    """The gradient that `before` gets: zero at pruned weights, as the backward pass computed it, or none (None)."""
+
+    kernel: ClassVar[Kernel | None] = None
+    """A fused form of `after`: `kernel(weight, mask, *state)` updates the state tensors in place, element by element.
+    The mask is a tensor of bytes, and every state tensor has the weight's shape. If declared, `after` is not called."""
+
+    reader: ClassVar[Reader | None] = None
+    """A fused form of `value`: `reader(weight, *state)` returns the value, element by element."""
+
+    def __init__(self, weight: Tensor, place: Place) -> None:
+        self.place = place
+        self.state: dict[str, Tensor] = {}
+
+    def before(self, weight: Tensor, grad: Tensor | None) -> None:
+        """Called before each optimizer step. The gradient is unscaled and has no noise; do not change it."""
+
+    def after(self, weight: Tensor, alive: Tensor) -> None:
+        """Called after each optimizer step, before pruned weights are zeroed. `alive` is the mask."""
+
+    def settled(self, weight: Tensor) -> None:
+        """Called after each optimizer step, when pruned weights are zero again."""
+
+    def loaded(self) -> None:
+        """Called after a saved state was copied into `state`."""
+
+    def value(self, weight: Tensor, step: int) -> Tensor:
+        """The tensor that the criterion gets, of the weight's shape."""
+        raise NotImplementedError

@@ -1,0 +1,19 @@
+"""The warnings of this package."""
+
+from __future__ import annotations
+
+
+class DeadLayerWarning(UserWarning):
+    """A layer has lost its last weight, so nothing passes through it."""
+
+
+class UnfinishedWarning(UserWarning):
+    """A pruner was removed or dropped before its schedule was finished."""
+
+
+class DivergenceWarning(UserWarning):
+    """The noise is too large to train with."""
+
+
+class NotCompiledWarning(UserWarning):
+    """`torch.compile` failed. The code runs in eager mode: the same results, more slowly."""
