@@ -14,8 +14,8 @@ import pytest
 import flipout
 from flipout.lab import LabError, make_settings, train
 from flipout.lab.reports import collect
-from flipout.lab.reports.labels import labels
-from flipout.lab.reports.series import styles
+from flipout.lab.reports.chart_data import styles
+from flipout.lab.reports.labels import label_runs
 from flipout.lab.runs.pruning import attach
 from flipout.methods.options import Options, ScheduleChoice, schedule_for
 from flipout.methods.registry import PALETTE
@@ -116,7 +116,14 @@ def test_its_help(module: str, flipout_cli: Any) -> None:
 
 
 def test_its_options_reach_the_constructor(module: str) -> None:
-    text = {"power": "2", "shape": "square", "careful": True, "sizes": "3", "warm_up": "0.5", "limit": "none"}
+    text: dict[str, Any] = {
+        "power": "2",
+        "shape": "square",
+        "careful": True,
+        "sizes": "3",
+        "warm_up": "0.5",
+        "limit": "none",
+    }
     settings = make_settings(method=f"{module}:Powerful", epochs=4, **text)
     model = mlp()
     pruner: Any = attach(settings, model, sgd(model), 10, lambda _: [])
@@ -173,7 +180,7 @@ def test_results_outlive_the_code(module: str, tmp_path: Path, flipout_cli: Any)
     with pytest.raises(LabError, match="there is no module"):
         make_settings(method=f"{module}:Powerful")
     records = collect(tmp_path / "runs")
-    assert sorted(labels(records.runs).values()) == [f"{module}:Powerful, power 1", f"{module}:Powerful, power 2"]
+    assert sorted(label_runs(records.runs).values()) == [f"{module}:Powerful, power 1", f"{module}:Powerful, power 2"]
     assert {style.colour for style in styles(records.runs).values()} <= set(PALETTE)
     for command in (("report", "runs"), ("report", "runs/report/results.json", "--out", "again"), ("show", "runs/1.0")):
         assert flipout_cli(*command)[0] == 0

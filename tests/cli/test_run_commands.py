@@ -108,7 +108,7 @@ def test_an_unfinished_run_can_be_shown(
     monkeypatch.setattr(cli.run_commands, "view_for", lambda *_: StopAt(20))
     assert flipout(monkeypatch, "train", "--epochs", "3", "--out", str(tmp_path)) == 130
     complaint = capsys.readouterr().err
-    assert "stopped at step 20 of 36, and saved. To resume, run the same command again" in complaint
+    assert "stopped at step 20 of 36, and saved. To continue, run the same command again" in complaint
     assert f"flipout train --epochs 3 --out {tmp_path}" in complaint
     assert flipout(monkeypatch, "show", str(tmp_path)) == 0
     assert "not finished: 1 epochs are done" in capsys.readouterr().out

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.small_sweep import records, swept
+
+__all__ = ["records", "swept"]  # fixtures that several folders share
+
 REAL = Path(os.environ.get("FLIPOUT_DATA") or "/nonexistent")
 
 

@@ -29,7 +29,7 @@ def train(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="folder of the run (by default in runs/, named by its settings)",
+            help="folder of the run (default: a folder below runs/, named by the settings)",
             metavar="FOLDER",
             rich_help_panel="Output",
         ),
@@ -44,14 +44,14 @@ def train(
         bool, typer.Option("--quiet", help="print nothing but errors", metavar="", rich_help_panel="Output")
     ] = False,
 ) -> None:
-    """Train and prune a network. Run the same command again to resume an interrupted run."""
+    """Train and prune a network. Run the command again to continue an interrupted run."""
     folder = out or Path("runs") / settings.folder_name()
     finished = (folder / "result.json").exists()
     try:
         with view_for(console, quiet) as view:
             result = lab.train(settings, folder, view=view, trackers=[TensorBoard()] if tensorboard else [])
     except StoppedError as stopped:
-        resume = f"{stopped}. To resume, run the same command again:\n  {command_line()}"
+        resume = f"{stopped}. To continue, run the same command again:\n  {command_line()}"
         errors.print(resume, soft_wrap=True, markup=False)
         raise typer.Exit(130) from None
     if not quiet:

@@ -1,4 +1,4 @@
-"""A user's own functions and classes by name: `module:name`, imported as Python does, the current folder included."""
+"""Find a function or class of the user by its name, `module:name`. Modules are also searched in the current folder."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .errors import LabError
 
 
 def find_function(name: str) -> Callable[..., Any]:
-    """Import `module:function`."""
+    """Import `module:function` and return the function."""
     return _find(name, "function")
 
 
 def find_class(name: str) -> type[Any]:
-    """Import `module:Class`."""
+    """Import `module:Class` and return the class."""
     found = _find(name, "class")
     if not isinstance(found, type):
         raise LabError(f"{name} is not a class; give module:Class")
@@ -26,18 +26,20 @@ def find_class(name: str) -> type[Any]:
 
 def _find(name: str, kind: str) -> Callable[..., Any]:
     module_name, _, attribute = name.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    current_folder = str(Path.cwd())
+    if current_folder not in sys.path:
+        sys.path.insert(0, current_folder)
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name != module_name.split(".")[0] and error.name != module_name:
-            raise  # the module exists, but one that it imports does not
-        raise LabError(f"there is no module {module_name!r} here or on Python's path, named by {name!r}") from error
+            raise  # the module exists, but one of its own imports is missing
+        raise LabError(
+            f"{name!r}: there is no module {module_name!r} in the current folder or on Python's path"
+        ) from error
     except ValueError as error:  # an empty name
         raise LabError(f"{name!r} does not name a module; give module:{kind}") from error
     found = getattr(module, attribute, None)
     if not callable(found):
-        raise LabError(f"the module {module_name!r} has no {kind} {attribute!r}, named by {name!r}")
+        raise LabError(f"{name!r}: the module {module_name!r} has no {kind} {attribute!r}")
     return found  # type: ignore[no-any-return]

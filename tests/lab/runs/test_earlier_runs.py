@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from flipout.lab import LabError, load_run, make_settings, train
-from flipout.lab.runs import run_folder
+from flipout.lab import LabError, data, load_run, make_settings, train
 from flipout.lab.runs.display import run_tables
 from flipout.lab.runs.training import StoppedError
 from tests.lab.runs.test_training import StopAt
@@ -53,7 +52,7 @@ def test_a_network_is_loaded_without_its_data(tmp_path: Path, monkeypatch: pytes
     def not_available(*_: Any) -> None:
         raise AssertionError("the data set was read")
 
-    monkeypatch.setattr(run_folder.data, "load", not_available)
+    monkeypatch.setattr(data, "load", not_available)
     config = json.loads((tmp_path / "config.json").read_text())
     config["settings"]["data"] = "/not/here"
     (tmp_path / "config.json").write_text(json.dumps(config))

@@ -10,7 +10,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from flipout.criteria import flip_saliency, printed_saliency, signed_saliency
 from flipout.lab import LabError, make_settings, train
 from flipout.lab.runs.training import StoppedError
 from tests.lab.runs.test_training import StopAt
@@ -41,16 +40,6 @@ def test_a_users_criterion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     sys.modules.pop("my_score")
 
 
-def test_the_saliency_as_printed() -> None:
-    weight, flips = torch.tensor([-3.0, -1.0, 1.0, 2.0]), torch.tensor([2, 0, 0, 1])
-    printed = printed_saliency(weight, flips)
-    assert printed.tolist()[0] == 4.5
-    assert printed.tolist()[3] == 4.0
-    assert bool((printed[1:3] > 1e30).all()), "what never flipped cannot be pruned"
-    assert signed_saliency(weight, flips, p=1.0).tolist() == [-1.0, -1.0, 1.0, 1.0]
-    assert torch.equal(signed_saliency(weight, flips), flip_saliency(weight, flips))
-
-
 def test_shots_are_counted_and_survive_an_interruption(tmp_path: Path) -> None:
     whole = train(settings(aim=True), tmp_path / "whole")
     with pytest.raises(StoppedError):
@@ -77,7 +66,6 @@ def test_flips_and_live_paths_are_in_the_result(tmp_path: Path) -> None:
     assert train(settings(method="magnitude"), tmp_path / "magnitude")["flips"] is None
 
 
-@pytest.mark.xfail(strict=False, reason="Pruner does not read the attribute `statistics` of a criterion yet")
 def test_a_criterion_with_its_own_statistic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_drift.py").write_text(
@@ -88,8 +76,9 @@ def test_a_criterion_with_its_own_statistic(tmp_path: Path, monkeypatch: pytest.
         "        self.state['start'] = weight.clone()\n"
         "    def value(self, weight, step):\n"
         "        return (weight - self.state['start']).abs()\n"
-        "def moved(weight, drift):\n    return weight.abs() * drift\n"
-        "moved.statistics = {'drift': Drift}\n"
+        "@flipout.criteria.with_statistics(drift=Drift)\n"
+        "def moved(weight, drift):\n"
+        "    return weight.abs() * drift\n"
     )
     result = train(settings(criterion="my_drift:moved"), tmp_path / "run")
     sys.modules.pop("my_drift")

@@ -9,6 +9,7 @@ import pytest
 from torch import nn
 
 import flipout
+from flipout.events import Event
 from flipout.lab import LabError, build, make_settings
 from flipout.lab.runs.method_options import options_of
 from flipout.lab.runs.pruning import attach, learning_rate, schedule
@@ -44,7 +45,7 @@ def test_lottery_starts_the_learning_rate_over_in_each_round() -> None:
         start = done * 100
         assert learning_rate(settings, pruner, start, 10) == 0.1
         assert learning_rate(settings, pruner, start + 99, 10) == pytest.approx(0.001)
-        pruner.events.append(flipout.pruner.Event(start + 100, 0.5, 1, {}))
+        pruner.events.append(Event(start + 100, 0.5, 1, {}))
 
 
 def test_a_users_recipe_and_overrides(tmp_path: Path) -> None:
@@ -179,7 +180,7 @@ def test_an_option_at_its_default_is_the_same_run() -> None:
     assert make_settings(method="snip").option("schedule") is None
     assert make_settings(method="lottery", rewind_to=0) == make_settings(method="lottery")
     # A user's criterion may have another default.
-    own = "flipout.criteria:signed_saliency"
+    own = "flipout.lab.paper.printed_equations:signed_saliency"
     assert make_settings(criterion=own, p=2.0) != make_settings(criterion=own)
 
 

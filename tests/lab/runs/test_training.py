@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import warnings
 from collections.abc import Mapping
@@ -19,7 +20,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import flipout
-from flipout.lab import LabError, load_run, make_settings, train
+from flipout.lab import LabError, data, load_run, make_settings, train
+from flipout.lab.data.batches import prepare
 from flipout.lab.runs import checkpoints
 from flipout.lab.runs import training as run_module
 from flipout.lab.runs.progress_view import Quiet
@@ -74,7 +76,7 @@ def test_files_in_the_folder(tmp_path: Path) -> None:
     assert config["settings"] == settings().as_dict()
     assert config["network"] == {"shape": [1, 8, 8], "classes": 10}
     assert config["versions"]["torch"] == torch.__version__
-    with safe_open(tmp_path / "model.safetensors", "pt") as file:  # type: ignore[no-untyped-call]
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
         assert len(file.metadata()) <= 1
     zeros = sum(int((w != 0).sum()) for n, w in load_file(tmp_path / "model.safetensors").items() if "weight" in n)
     assert zeros == result["nonzero"]
@@ -84,7 +86,7 @@ def test_the_network_can_be_loaded(tmp_path: Path) -> None:
     result = train(settings(), tmp_path)
     model = load_run(tmp_path)
     assert not model.training
-    _, held_out = run_module.prepare(run_module.data.load("digits"), torch.device("cpu"), validate=False)
+    _, held_out = prepare(data.load("digits"), torch.device("cpu"), validate=False)
     assert evaluate(model, held_out) == result["test_accuracy"]
 
 
@@ -117,8 +119,8 @@ def net(shape: tuple[int, int, int], classes: int) -> nn.Module:
 
 
 def test_dropout_norms_and_augmentation_resume_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded = run_module.data.Data("own", *noisy_images(), classes=4, flip=True, crop=1)
-    monkeypatch.setattr(run_module.data, "load", lambda *_: loaded)
+    loaded = data.Data("own", *noisy_images(), classes=4, flip=True, crop=1)
+    monkeypatch.setattr(data, "load", lambda *_: loaded)
     chosen = settings(
         data="tests.lab.runs.test_training:noisy_images",
         model="tests.lab.runs.test_training:net",
@@ -214,8 +216,8 @@ def test_a_disk_that_is_too_small_and_a_folder_that_cannot_be_written(
     (tmp_path / "file").write_text("")
     with pytest.raises(LabError, match=r"cannot be written to .*choose another --out"):
         train(settings(), tmp_path / "file" / "run")
-    usage = run_module.shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(run_module.shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
     with pytest.raises(LabError, match=r"has 0 MiB left, and checkpoints of mlp may take"):
         train(settings(), tmp_path / "run")
 
@@ -237,15 +239,15 @@ def test_another_number_of_threads_gives_a_warning(tmp_path: Path) -> None:
 
 
 def test_validation_does_not_use_the_test_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = run_module.data.load
+    real = data.load
 
     def load(*arguments: Any) -> Any:
         loaded = real(*arguments)
-        return run_module.data.Data(
+        return data.Data(
             loaded.name, loaded.train_images, loaded.train_labels, loaded.test_images[:0], loaded.test_labels[:0], 10
         )
 
-    monkeypatch.setattr(run_module.data, "load", load)
+    monkeypatch.setattr(data, "load", load)
     result = train(settings(validate=True), tmp_path)
     assert result["test_accuracy"] is None
     assert result["validation_accuracy"] > 0.7

@@ -40,7 +40,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow", populate_by_name=True)
 
-    data: str = _setting("Data", "", "data set, image folder, or module:function (the model's usual data by default)")
+    data: str = _setting("Data", "", "data set, image folder, or module:function (default: the model's usual data)")
     image_size: int | None = _setting("Data", None, "side in pixels that photographs are scaled to", ge=8)
     augment: bool = _setting("Data", True, "crop and mirror colour images")
     validate_: bool = _setting(
@@ -67,7 +67,7 @@ class Settings(BaseModel):
     seed: int = _setting("Training", 0, "seed of everything random", ge=0)
     device: str = _setting("Training", "cpu", "cpu, cuda, cuda:1 or mps")
     amp: bool = _setting("Training", False, "train in half precision; needs a GPU")
-    threads: int | None = _setting("Training", None, "CPU threads (all by default)", ge=1)
+    threads: int | None = _setting("Training", None, "CPU threads (default: all)", ge=1)
 
     method: str = _setting("Pruning", "flipout", "pruning method (`flipout methods`), or module:Class")
     sparsity: float | None = _setting("Pruning", 0.95, "share of the weights that are pruned in the end", ge=0, lt=1)

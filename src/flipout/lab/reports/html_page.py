@@ -1,4 +1,4 @@
-"""The page: one HTML file that needs nothing else."""
+"""The page of a report: one HTML file without external resources."""
 
 from __future__ import annotations
 
@@ -34,27 +34,18 @@ summary { cursor: pointer; }
 
 @dataclass
 class Section:
-    """A heading and what stands below it."""
+    """A heading and the content below it. `anchor` is its address on the page."""
 
     title: str
+    anchor: str
     parts: list[str] = field(default_factory=list)
-
-    @property
-    def anchor(self) -> str:
-        return slug(self.title)
 
     def add(self, title: str, *content: str) -> None:
         self.parts += [f"<h3>{html.escape(title)}</h3>", *content]
 
 
-def slug(title: str) -> str:
-    """A title as part of an address or a file name."""
-    words = "".join(character if character.isalnum() else " " for character in title.lower()).split()
-    return "-".join(words)
-
-
 def chart(figure: Any, name: str) -> str:
-    """A figure of plotly as a part of the page."""
+    """A plotly figure as HTML."""
     options = {"responsive": True, "displaylogo": False, "modeBarButtonsToRemove": ["select2d", "lasso2d"]}
     drawn = figure.to_html(full_html=False, include_plotlyjs=False, div_id=name, config=options)
     return f"<div class=chart>{drawn}</div>"
@@ -69,7 +60,7 @@ def folded(title: str, content: str) -> str:
 
 
 def links_table(heading: Sequence[str], rows: Iterable[tuple[str, str, Sequence[str]]]) -> str:
-    """Rows of (text, address, further cells); the first cell is a link where there is an address."""
+    """A table with rows of (text, address, further cells). The first cell is a link if its address is not empty."""
     head = "".join(f"<th scope=col>{html.escape(text)}</th>" for text in heading)
     body = []
     for text, address, cells in rows:
@@ -81,8 +72,8 @@ def links_table(heading: Sequence[str], rows: Iterable[tuple[str, str, Sequence[
     return f"<div class=wide>{table}</div>"
 
 
-def page(title: str, lead: Sequence[str], sections: Sequence[Section]) -> str:
-    """All of it, plotly's own code included."""
+def render_page(title: str, introduction: Sequence[str], sections: Sequence[Section]) -> str:
+    """The whole page, including the code of plotly."""
     from plotly.offline import get_plotlyjs
 
     contents = "".join(f'<a href="#{section.anchor}">{html.escape(section.title)}</a>' for section in sections)
@@ -92,11 +83,11 @@ def page(title: str, lead: Sequence[str], sections: Sequence[Section]) -> str:
         + "</section>"
         for section in sections
     )
-    said = "".join(f"<p class=lead>{html.escape(line)}</p>" for line in lead)
+    lead = "".join(f"<p class=lead>{html.escape(line)}</p>" for line in introduction)
     return (
         "<!doctype html>\n<html lang=en><head><meta charset=utf-8>\n"
         '<meta name=viewport content="width=device-width, initial-scale=1">\n'
         '<link rel=icon href="data:,">\n'
         f"<title>{html.escape(title)}</title><style>{STYLE}</style>\n<script>{get_plotlyjs()}</script></head>\n"
-        f"<body><h1>{html.escape(title)}</h1>{said}<nav>{contents}</nav>\n{body}\n</body></html>\n"
+        f"<body><h1>{html.escape(title)}</h1>{lead}<nav>{contents}</nav>\n{body}\n</body></html>\n"
     )

@@ -1,4 +1,4 @@
-"""Data sets by name, and what becomes of them before training."""
+"""Data sets by name, and their preparation for training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from torch import Tensor
 
 from flipout.lab import LabError, load
 from flipout.lab.data import DATA
-from flipout.lab.data.batches import augment, prepare, statistics, validation_size
+from flipout.lab.data.batches import augment, channel_statistics, prepare, validation_size
+from flipout.lab.data.data_catalogue import data_title
 
 CPU = torch.device("cpu")
 
@@ -23,32 +24,37 @@ def nonsense() -> int:
     return 3
 
 
+def one_label() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return torch.randn(6, 1, 4, 4), torch.tensor([0, 1] * 3), torch.randn(2, 1, 4, 4), torch.tensor([0])
+
+
 def flat() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return torch.randn(6, 4), torch.tensor([0, 1] * 3), torch.randn(2, 4), torch.tensor([0, 1])
 
 
-def test_a_function_of_ones_own() -> None:
-    data = load("tests.lab.test_data:two_classes")
+def test_a_function_of_the_user() -> None:
+    data = load(f"{__name__}:two_classes")
     assert (data.classes, data.shape) == (2, (1, 4, 4))
     for name, message in (
         ("nonsense", "must return four tensors"),
-        ("flat", r"give \(number, channels, height, width\)"),
+        ("flat", r"expected \(number, channels, height, width\)"),
         ("absent", "has no function 'absent'"),
+        ("one_label", "returns 2 test images but 1 test labels"),
     ):
         with pytest.raises(LabError, match=message):
-            load(f"tests.lab.test_data:{name}")
+            load(f"{__name__}:{name}")
     with pytest.raises(LabError, match="there is no module 'no_such_module'"):
         load("no_such_module:f")
 
 
-def test_an_unknown_name_suggests_the_nearest() -> None:
+def test_an_unknown_name_suggests_the_closest() -> None:
     with pytest.raises(LabError, match="unknown data set 'mnits'; did you mean 'mnist'"):
         load("mnits")
-    with pytest.raises(LabError, match="--image-size is for photographs"):
+    with pytest.raises(LabError, match="--image-size applies to photographs only"):
         load("digits", image_size=32)
 
 
-def test_what_is_said_of_digits_is_true() -> None:
+def test_the_record_of_digits_matches_the_data() -> None:
     data = load("digits")
     assert len(data.train_labels) == DATA["digits"].train
     assert data.shape == DATA["digits"].shape
@@ -56,7 +62,13 @@ def test_what_is_said_of_digits_is_true() -> None:
     assert torch.equal(load("digits").train_images, data.train_images)
 
 
-def test_training_data_is_normalised_and_test_data_by_the_same_numbers() -> None:
+def test_every_record_has_a_title() -> None:
+    assert data_title("cifar10") == "CIFAR-10"
+    assert data_title("some/folder") == "some/folder"
+    assert len({info.title for info in DATA.values()}) == len(DATA)
+
+
+def test_training_data_is_normalized_and_test_data_by_the_same_numbers() -> None:
     train, test = prepare(load("digits"), CPU, validate=False)
     assert abs(float(train.images.mean())) < 1e-5
     assert float(train.images.std()) == pytest.approx(1, abs=1e-3)
@@ -91,7 +103,7 @@ def test_an_epochs_order_is_a_function_of_seed_and_epoch() -> None:
     assert order(3, 4)[500:] == order(3, 4, skip=5)
 
 
-def test_images_too_large_for_floats_are_normalised_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_too_large_for_floats_are_normalized_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     from flipout.lab.data import batches
 
     whole, _ = prepare(load("digits"), CPU, validate=False)
@@ -142,7 +154,7 @@ def test_real_cifar10(real_cifar10: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert data.train_images.shape == (50_000, 3, 32, 32)
     assert data.train_labels.bincount().tolist() == [5000] * 10
     assert data.test_labels.bincount().tolist() == [1000] * 10
-    mean, deviation = (part.tolist() for part in statistics(data.train_images))
+    mean, deviation = (part.tolist() for part in channel_statistics(data.train_images))
     assert mean == pytest.approx([0.4914, 0.4822, 0.4465], abs=1e-4)
     assert deviation == pytest.approx([0.2470, 0.2435, 0.2616], abs=1e-4)
 

@@ -1,4 +1,4 @@
-"""A small sweep with everything a report must cope with: failures, missing runs, curves, dead layers."""
+"""Fixtures: a small sweep with everything a report has to handle: failures, missing runs, curves, dead layers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.console import Console
 from flipout.lab.reports import Records, collect
 from flipout.lab.sweeps import open_store, sweep
 from flipout.lab.sweeps.grid import parse_grid
-from flipout.lab.sweeps.job import Engine, Job, Listener, work
+from flipout.lab.sweeps.job import Engine, Job, Listener, run_job
 from flipout.lab.sweeps.sweep_view import SweepView
 
 BASE = {"recipe": "paper", "data": "digits", "model": "mlp", "epochs": 3, "width": 0.25}
@@ -41,11 +41,11 @@ PARTS = [
 ]
 
 
-class Here(Engine):
-    """In this very process, one after the other; some are left out."""
+class InProcessEngine(Engine):
+    """Runs jobs in this process, one after the other, and leaves out some methods."""
 
     threads = 1
-    threads_asked = False
+    threads_requested = False
 
     def __init__(self, left_out: Sequence[str] = ()) -> None:
         self.left_out = left_out
@@ -53,7 +53,8 @@ class Here(Engine):
     def run(self, jobs: Sequence[Job], listener: Listener) -> None:
         for job in jobs:
             if job.settings.method not in self.left_out:
-                listener.ended(job, work(job.settings.as_dict(), job.where, job.threads, lambda _: None), 1)
+                update = run_job(job.settings.as_dict(), job.location, job.threads, lambda _: None)
+                listener.ended(job, update, 1)
 
 
 @pytest.fixture(scope="session")
@@ -61,9 +62,9 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("swept")
     grid = parse_grid("test", {"title": "A <small> test", "base": BASE, "part": PARTS})
     missing = {"name": "never", "method": "random", "sparsity": [0.75, 0.9375], "seed": 0}
-    never = parse_grid("never", {"title": "& one that was not run", "base": BASE, "part": [missing]})
+    never = parse_grid("never", {"title": "& not run", "base": BASE, "part": [missing]})
     view = SweepView(Console(file=io.StringIO()), quiet=True)
-    sweep([grid, never], open_store(str(folder)), Here(left_out=["random"]), view)
+    sweep([grid, never], open_store(str(folder)), InProcessEngine(left_out=["random"]), view)
     return folder
 
 

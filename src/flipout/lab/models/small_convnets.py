@@ -1,4 +1,4 @@
-"""Small networks: multi-layer perceptrons, LeNet-5 and Conv-6."""
+"""Small convolutional networks: LeNet-5 and Conv-6."""
 
 from __future__ import annotations
 
@@ -6,27 +6,7 @@ from itertools import pairwise
 
 from torch import nn
 
-Shape = tuple[int, int, int]
-
-
-def scaled(channels: int, width: float) -> int:
-    return max(1, round(channels * width))
-
-
-def perceptron(shape: Shape, hidden: list[int], classes: int) -> nn.Sequential:
-    sizes = [shape[0] * shape[1] * shape[2], *hidden]
-    layers: list[nn.Module] = [nn.Flatten()]
-    for before, after in pairwise(sizes):
-        layers += [nn.Linear(before, after), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(sizes[-1], classes))
-
-
-def mlp(shape: Shape, classes: int, width: float) -> nn.Module:
-    return perceptron(shape, [scaled(256, width), scaled(128, width)], classes)
-
-
-def lenet_300_100(shape: Shape, classes: int, width: float) -> nn.Module:
-    return perceptron(shape, [scaled(300, width), scaled(100, width)], classes)
+from .network_sizes import Shape, scaled
 
 
 def lenet_5(shape: Shape, classes: int, width: float) -> nn.Module:

@@ -1,4 +1,4 @@
-"""The networks, their published sizes, and a user's own."""
+"""The networks, their published sizes, and networks of the user."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import nn
 from flipout.lab import LabError, build
 from flipout.lab.data import DATA
 from flipout.lab.models import MODELS
+from flipout.lab.models.model_catalogue import model_title
 from flipout.lab.runs.display import prunable_weights
 
 PUBLISHED = {
@@ -53,9 +54,16 @@ def test_width_scales_and_everything_runs(name: str) -> None:
     assert build(name, shape, 7, 1e-9) is not None
 
 
+def test_every_record_has_a_title() -> None:
+    assert model_title("lenet-5") == "LeNet-5"
+    assert model_title("timm:resnet18") == "timm:resnet18"
+    assert len({info.title for info in MODELS.values()}) == len(MODELS)
+    assert all(info.data in DATA for info in MODELS.values())
+
+
 @pytest.mark.parametrize("name", ["lenet-5", "vgg19"])
 def test_images_that_are_too_small(name: str) -> None:
-    with pytest.raises(LabError, match=f"{name} does not fit images of 1 x 8 x 8"):
+    with pytest.raises(LabError, match=f"{name} cannot be applied to images of 1 x 8 x 8"):
         build(name, (1, 8, 8))
 
 
@@ -67,16 +75,16 @@ def no_module() -> int:
     return 1
 
 
-def test_a_network_of_ones_own() -> None:
-    model = build("tests.lab.test_models:own", (1, 4, 4), 3)
+def test_a_network_of_the_user() -> None:
+    model = build(f"{__name__}:own", (1, 4, 4), 3)
     assert model(torch.zeros(1, 1, 4, 4)).shape == (1, 3)
-    with pytest.raises(LabError, match="takes no width"):
-        build("tests.lab.test_models:own", (1, 4, 4), 3, width=2.0)
-    with pytest.raises(LabError, match=r"gives a int, not a torch\.nn\.Module"):
-        build("tests.lab.test_models:no_module", (1, 4, 4), 3)
+    with pytest.raises(LabError, match="has no parameter width"):
+        build(f"{__name__}:own", (1, 4, 4), 3, width=2.0)
+    with pytest.raises(LabError, match=r"returns an object of type int, not a torch\.nn\.Module"):
+        build(f"{__name__}:no_module", (1, 4, 4), 3)
 
 
-def test_names_that_cannot_be() -> None:
+def test_invalid_names_and_widths() -> None:
     with pytest.raises(LabError, match="unknown model 'resnet81'; did you mean 'resnet18'"):
         build("resnet81")
     with pytest.raises(LabError, match="width is 0"):

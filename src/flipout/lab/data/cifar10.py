@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from ..errors import LabError
-from .home import Source, check, fetch
+from .data_types import Arrays
+from .downloads import Source, check, fetch
 
 ARCHIVE = Source(
     "cifar-10-python.tar.gz",
@@ -30,7 +31,7 @@ MD5 = {
 PIXELS = 3 * 32 * 32
 
 
-def read(home: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def read_cifar10(home: Path, image_size: int | None) -> Arrays:
     """Training images, labels, test images, labels."""
     folder = home / "cifar10" / FOLDER
     if not folder.is_dir():
@@ -40,19 +41,19 @@ def read(home: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     for name, md5 in MD5.items():
         path = folder / name
         if not path.exists():
-            raise LabError(f"{path} is not there: put it there, or delete {folder}, and all of it is unpacked again")
+            raise LabError(f"{path} is missing: restore it, or delete {folder} to unpack the archive again")
         check(path, md5)
-        batches.append(parse(path.read_bytes(), name))
+        batches.append(parse_batch(path.read_bytes(), name))
     images = torch.cat([pixels for pixels, _ in batches[:5]])
     labels = torch.cat([classes for _, classes in batches[:5]])
     return images, labels, *batches[5]
 
 
-def parse(content: bytes, name: str) -> tuple[Tensor, Tensor]:
-    """The pixels and the labels of a batch.
+def parse_batch(content: bytes, name: str) -> tuple[Tensor, Tensor]:
+    """The images and the labels of a batch.
 
-    The files are pickles of a fixed form: a dict with one long string of pixels and, under `labels`, a list of small
-    integers. Their opcodes are read as text here; nothing in them is executed.
+    The files are pickles with a fixed structure: a dict with one long string of pixels and, under `labels`, a list of
+    small integers. This function reads the pickle's opcodes as data. It executes nothing.
     """
     pixels, labels, in_labels = b"", list[int](), False
     for opcode, argument, _ in pickletools.genops(content):
@@ -63,6 +64,6 @@ def parse(content: bytes, name: str) -> tuple[Tensor, Tensor]:
         elif in_labels and opcode.name == "BININT1":
             labels.append(int(argument or 0))
     if not labels or len(pixels) != len(labels) * PIXELS:
-        raise LabError(f"{name} is not a batch of CIFAR-10: {len(pixels)} bytes of pixels for {len(labels)} labels")
+        raise LabError(f"{name} is not a CIFAR-10 batch: it has {len(pixels)} bytes of pixels for {len(labels)} labels")
     images = np.frombuffer(pixels, dtype=np.uint8).reshape(-1, 3, 32, 32).copy()
     return torch.from_numpy(images), torch.tensor(labels)

@@ -1,4 +1,4 @@
-"""The figures of the page: interactive, with plotly."""
+"""The interactive figures of the page, drawn with plotly."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from .chart_data import Curve, FlipHistogram, LayerShares
 from .labels import percent
 from .seed_statistics import Cell
-from .series import Curve, Flips, Layers
 
 FONT = {"family": "system-ui, sans-serif", "size": 13, "color": "#222"}
 GRID = "#e6e6e6"
@@ -49,7 +49,7 @@ def _trace(curve: Curve, name: str, **more: Any) -> Any:
 
 
 def accuracy_chart(curves: Sequence[Curve], reference: Cell | None) -> go.Figure:
-    """Accuracy against density on a logarithmic axis, sparser to the right."""
+    """Accuracy against density on a logarithmic axis, with higher sparsity to the right."""
     hover = "%{y:.2f} % %{customdata[0]}, %{customdata[1]} seeds<extra>%{fullData.name}</extra>"
     traces = [_trace(curve, curve.label, hovertemplate=hover) for curve in curves]
     densities = sorted({x for curve in curves for x in curve.x})
@@ -70,8 +70,8 @@ def scan_chart(curves: Sequence[Curve], option: str) -> go.Figure:
 
 
 def learning_chart(by_sparsity: dict[float, list[Curve]]) -> go.Figure:
-    """Learning curves, one sparsity at a time; ticks at the bottom say when a method was pruned."""
-    traces, sparsity_of = [], []
+    """Learning curves, one sparsity at a time. Ticks at the bottom mark the prunings of each method."""
+    traces, sparsity_of_trace = [], []
     lowest = min(y for curves in by_sparsity.values() for curve in curves for y in curve.y)
     highest = max(y for curves in by_sparsity.values() for curve in curves for y in curve.y)
     step = (highest - lowest + 1) / 40
@@ -82,8 +82,8 @@ def learning_chart(by_sparsity: dict[float, list[Curve]]) -> go.Figure:
             ticks = {"symbol": "line-ns-open", "size": 7, "color": curve.style.colour}
             traces.append(
                 go.Scatter(
-                    x=list(curve.moments),
-                    y=[lowest - (row + 1) * step] * len(curve.moments),
+                    x=list(curve.prunings),
+                    y=[lowest - (row + 1) * step] * len(curve.prunings),
                     mode="markers",
                     marker=ticks,
                     legendgroup=curve.label,
@@ -92,13 +92,13 @@ def learning_chart(by_sparsity: dict[float, list[Curve]]) -> go.Figure:
                     name=curve.label,
                 )
             )
-            sparsity_of += [sparsity, sparsity]
+            sparsity_of_trace += [sparsity, sparsity]
     figure = _figure(traces, "epoch (ticks: prunings)", "accuracy (%)", height=480)
-    return _choice(figure, [(percent(s), [of == s for of in sparsity_of]) for s in by_sparsity])
+    return _add_menu(figure, [(percent(s), [each == s for each in sparsity_of_trace]) for s in by_sparsity])
 
 
-def layers_chart(by_sparsity: dict[float, Layers]) -> go.Figure:
-    """What each layer keeps: a heat map, on a logarithmic scale."""
+def layers_chart(by_sparsity: dict[float, LayerShares]) -> go.Figure:
+    """The share of weights that each layer keeps: a heat map on a logarithmic scale."""
     traces = []
     for layers in by_sparsity.values():
         logs = [[math.log10(value) if value > 0 else None for value in row] for row in layers.kept]
@@ -125,36 +125,36 @@ def layers_chart(by_sparsity: dict[float, Layers]) -> go.Figure:
     figure = _figure(traces, "layer", "", height=180 + 30 * rows, plot_bgcolor="#f3d9d9")
     figure.update_yaxes(autorange="reversed")
     names = [percent(sparsity) for sparsity in by_sparsity]
-    return _choice(figure, [(name, [i == j for j in range(len(names))]) for i, name in enumerate(names)])
+    return _add_menu(figure, [(name, [i == j for j in range(len(names))]) for i, name in enumerate(names)])
 
 
-def flips_chart(by_run: dict[str, Flips]) -> go.Figure:
-    """How often weights flipped, those that were kept and those that were pruned."""
+def flips_chart(by_run: dict[str, FlipHistogram]) -> go.Figure:
+    """How often kept weights and pruned weights flipped."""
     traces = []
     for flips in by_run.values():
         for name, counts, colour in (("pruned", flips.pruned, "#c9c9c9"), ("kept", flips.kept, "#0072b2")):
-            traces.append(go.Bar(x=list(flips.often), y=list(counts), name=name, marker_color=colour))
-    figure = _figure(traces, "sign flips while not pruned", "weights", barmode="group")
+            traces.append(go.Bar(x=list(flips.counts), y=list(counts), name=name, marker_color=colour))
+    figure = _figure(traces, "sign flips before pruning", "weights", barmode="group")
     figure.update_yaxes(type="log", dtick=1)
     names = list(by_run)
-    return _choice(figure, [(name, [i == j // 2 for j in range(2 * len(names))]) for i, name in enumerate(names)])
+    return _add_menu(figure, [(name, [i == j // 2 for j in range(2 * len(names))]) for i, name in enumerate(names)])
 
 
-def when_chart(by_run: Mapping[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]]) -> go.Figure:
-    """What each layer had left after each pruning."""
-    traces, owner = [], []
+def pruning_history_chart(by_run: Mapping[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]]) -> go.Figure:
+    """The share of weights that each layer has left after each pruning."""
+    traces, run_of_trace = [], []
     for name, layers in by_run.items():
         for layer, (epochs, shares) in layers.items():
             line = {"shape": "hv", "width": 1.5}
             traces.append(go.Scatter(x=list(epochs), y=list(shares), name=layer, mode="lines", line=line))
-            owner.append(name)
+            run_of_trace.append(name)
     figure = _figure(traces, "epoch", "weights left (%)", height=480)
     figure.update_yaxes(type="log", dtick=1)
-    return _choice(figure, [(name, [of == name for of in owner]) for name in by_run])
+    return _add_menu(figure, [(name, [each == name for each in run_of_trace]) for name in by_run])
 
 
-def _choice(figure: go.Figure, options: list[tuple[str, list[bool]]]) -> go.Figure:
-    """A menu that shows some of the traces at a time, the last at first."""
+def _add_menu(figure: go.Figure, options: list[tuple[str, list[bool]]]) -> go.Figure:
+    """Add a menu in which each option shows some of the traces. The last option is selected at first."""
     for trace, visible in zip(figure.data, options[-1][1], strict=True):
         trace.visible = visible
     buttons = [{"label": name, "method": "update", "args": [{"visible": shown}]} for name, shown in options]

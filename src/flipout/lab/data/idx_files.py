@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST: four gzipped files in LeCun's IDX format."""
+"""MNIST and Fashion-MNIST: four gzipped files in the IDX format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from ..errors import LabError
-from .home import Source, fetch
+from .data_types import Arrays
+from .downloads import Source, fetch
 
 NAMES = (
     "train-images-idx3-ubyte.gz",
@@ -23,15 +24,15 @@ NAMES = (
 
 
 @dataclass(frozen=True)
-class Family:
-    """A data set in this format: its folder, where it lives, and the checksums of its four files."""
+class IdxDataSet:
+    """A data set in this format: its folder, the addresses to download it from, the checksums of its four files."""
 
     folder: str
-    homes: tuple[str, ...]
+    addresses: tuple[str, ...]
     md5: tuple[str, str, str, str]
 
 
-MNIST = Family(
+MNIST = IdxDataSet(
     "mnist",
     ("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/"),
     (
@@ -41,7 +42,7 @@ MNIST = Family(
         "ec29112dd5afa0611ce80d1b7f02629c",
     ),
 )
-FASHION_MNIST = Family(
+FASHION_MNIST = IdxDataSet(
     "fashion-mnist",
     ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
     (
@@ -53,21 +54,29 @@ FASHION_MNIST = Family(
 )
 
 
-def read(home: Path, family: Family) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def read_mnist(home: Path, image_size: int | None) -> Arrays:
+    return read_idx_files(home, MNIST)
+
+
+def read_fashion_mnist(home: Path, image_size: int | None) -> Arrays:
+    return read_idx_files(home, FASHION_MNIST)
+
+
+def read_idx_files(home: Path, data_set: IdxDataSet) -> Arrays:
     """Training images, labels, test images, labels."""
     parts = []
-    for name, md5 in zip(NAMES, family.md5, strict=True):
-        path = fetch(home / family.folder, Source(name, md5, [url + name for url in family.homes]))
-        parts.append(parse(gzip.decompress(path.read_bytes()), name))
+    for name, md5 in zip(NAMES, data_set.md5, strict=True):
+        path = fetch(home / data_set.folder, Source(name, md5, [url + name for url in data_set.addresses]))
+        parts.append(parse_idx(gzip.decompress(path.read_bytes()), name))
     images, labels, test_images, test_labels = parts
     return images.unsqueeze(1), labels.long(), test_images.unsqueeze(1), test_labels.long()
 
 
-def parse(content: bytes, name: str) -> Tensor:
-    """Two zero bytes, the type (8: bytes), the number of dimensions, their sizes, the data."""
+def parse_idx(content: bytes, name: str) -> Tensor:
+    """The array in an IDX file: two zero bytes, the type (8: bytes), the number of dimensions, the sizes, the data."""
     zeros, kind, dimensions = struct.unpack(">HBB", content[:4])
     shape = struct.unpack(f">{dimensions}I", content[4 : 4 + 4 * dimensions])
     data = content[4 + 4 * dimensions :]
     if zeros or kind != 8 or len(data) != int(np.prod(shape)):
-        raise LabError(f"{name} is not a whole IDX file of bytes")
+        raise LabError(f"{name} is not a complete IDX file of bytes")
     return torch.from_numpy(np.frombuffer(data, dtype=np.uint8).reshape(shape).copy())

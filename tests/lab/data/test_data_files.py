@@ -1,4 +1,4 @@
-"""Data sets as files: checked, downloaded, resumed, and read without running anything in them."""
+"""The files of data sets: verified, downloaded, resumed, and read without executing anything in them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 
 from flipout.lab import LabError, load
-from flipout.lab.data import cifar, folder, home, idx
+from flipout.lab.data import cifar10, downloads, idx_files, imagenette
 
 
 def idx_file(array: np.ndarray) -> bytes:
@@ -28,23 +28,23 @@ def idx_file(array: np.ndarray) -> bytes:
 
 
 @pytest.fixture
-def small_mnist(monkeypatch: pytest.MonkeyPatch) -> idx.Family:
-    """A data set in MNIST's form at the place of MNIST."""
+def small_mnist(monkeypatch: pytest.MonkeyPatch) -> idx_files.IdxDataSet:
+    """A small data set in the format and place of MNIST."""
     rng = np.random.default_rng(0)
     where = Path(os.environ["FLIPOUT_DATA"]) / "mnist"
     where.mkdir(parents=True)
     md5 = []
-    for name in idx.NAMES:
+    for name in idx_files.NAMES:
         n = 20 if name.startswith("train") else 10
         array = rng.integers(0, 256, (n, 28, 28), np.uint8) if "images" in name else np.arange(n, dtype=np.uint8) % 10
         (where / name).write_bytes(idx_file(array))
         md5.append(hashlib.md5((where / name).read_bytes()).hexdigest())
-    family = idx.Family("mnist", ("http://127.0.0.1:1/",), tuple(md5))  # type: ignore[arg-type]
-    monkeypatch.setattr(idx, "MNIST", family)
+    family = idx_files.IdxDataSet("mnist", ("http://127.0.0.1:1/",), tuple(md5))  # type: ignore[arg-type]
+    monkeypatch.setattr(idx_files, "MNIST", family)
     return family
 
 
-def test_files_that_are_there_are_used_as_they_are(small_mnist: idx.Family) -> None:
+def test_existing_files_are_used(small_mnist: idx_files.IdxDataSet) -> None:
     data = load("mnist")
     assert data.shape == (1, 28, 28)
     assert (len(data.train_labels), len(data.test_labels)) == (20, 10)
@@ -53,11 +53,11 @@ def test_files_that_are_there_are_used_as_they_are(small_mnist: idx.Family) -> N
 
 
 @pytest.mark.parametrize("damage", ["truncated", "altered"])
-def test_a_damaged_file_is_refused_by_its_checksum(small_mnist: idx.Family, damage: str) -> None:
-    path = Path(os.environ["FLIPOUT_DATA"]) / "mnist" / idx.NAMES[0]
+def test_a_damaged_file_is_rejected_by_its_checksum(small_mnist: idx_files.IdxDataSet, damage: str) -> None:
+    path = Path(os.environ["FLIPOUT_DATA"]) / "mnist" / idx_files.NAMES[0]
     content = path.read_bytes()
     path.write_bytes(content[:-10] if damage == "truncated" else content[:50] + b"!" + content[51:])
-    with pytest.raises(LabError, match=rf"{idx.NAMES[0]} is damaged or not the published file.*Delete it"):
+    with pytest.raises(LabError, match=rf"{idx_files.NAMES[0]} is damaged or not the published file.*Delete it"):
         load("mnist")
 
 
@@ -70,20 +70,20 @@ def test_a_damaged_file_is_refused_by_its_checksum(small_mnist: idx.Family, dama
         ("imagenette-160", "imagenette2-160.tgz"),
     ],
 )
-def test_offline_the_error_says_which_file_to_put_where(name: str, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_the_error_names_the_file_and_its_path(name: str, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(*_: object, **__: object) -> None:
-        raise home.requests.ConnectionError("no network")
+        raise downloads.requests.ConnectionError("no network")
 
-    monkeypatch.setattr(home.requests, "get", offline)
+    monkeypatch.setattr(downloads.requests, "get", offline)
     expected = Path(os.environ["FLIPOUT_DATA"]) / file
     with pytest.raises(
-        LabError, match=rf"{expected} is not there.*[\s\S]*no network[\s\S]*put it at exactly that path"
+        LabError, match=rf"{expected} does not exist.*[\s\S]*no network[\s\S]*put it at exactly that path"
     ):
         load(name)
 
 
 class Server(http.server.BaseHTTPRequestHandler):
-    """Serves one file, in ranges if asked, and breaks off once."""
+    """Serves one file, in ranges if requested, and can close the connection early once."""
 
     content: ClassVar[bytes] = bytes(range(256)) * 400
     break_at: ClassVar[int | None] = None
@@ -113,32 +113,32 @@ def server() -> Iterator[str]:
 
 
 def test_a_download_is_checked_and_kept(server: str, tmp_path: Path) -> None:
-    source = home.Source("file.bin", hashlib.md5(Server.content).hexdigest(), [server])
-    assert home.fetch(tmp_path, source).read_bytes() == Server.content
-    assert home.fetch(tmp_path, source).read_bytes() == Server.content
+    source = downloads.Source("file.bin", hashlib.md5(Server.content).hexdigest(), [server])
+    assert downloads.fetch(tmp_path, source).read_bytes() == Server.content
+    assert downloads.fetch(tmp_path, source).read_bytes() == Server.content
     assert Server.ranges == [None]
 
 
 def test_a_download_that_breaks_off_is_resumed(server: str, tmp_path: Path) -> None:
     Server.break_at = 70_000
-    source = home.Source("file.bin", hashlib.md5(Server.content).hexdigest(), [server])
+    source = downloads.Source("file.bin", hashlib.md5(Server.content).hexdigest(), [server])
     with pytest.raises(LabError, match="could not be downloaded"):
-        home.fetch(tmp_path, source)
+        downloads.fetch(tmp_path, source)
     have = (tmp_path / "file.bin.part").stat().st_size
     assert 0 < have <= 70_000
-    assert home.fetch(tmp_path, source).read_bytes() == Server.content
+    assert downloads.fetch(tmp_path, source).read_bytes() == Server.content
     assert Server.ranges == [None, f"bytes={have}-"]
     assert [path.name for path in tmp_path.iterdir()] == ["file.bin"]
 
 
-def test_a_download_that_is_not_the_published_file_is_thrown_away(server: str, tmp_path: Path) -> None:
+def test_a_download_with_a_wrong_checksum_is_deleted(server: str, tmp_path: Path) -> None:
     with pytest.raises(LabError, match="could not be downloaded"):
-        home.fetch(tmp_path, home.Source("file.bin", "0" * 32, [server]))
+        downloads.fetch(tmp_path, downloads.Source("file.bin", "0" * 32, [server]))
     assert list(tmp_path.iterdir()) == []
 
 
 def batch_file(pixels: bytes, labels: list[int], *, extra: bytes = b"") -> bytes:
-    """A pickle of the form that the published ones have, opcode by opcode."""
+    """A pickle with the structure of the published files, opcode by opcode."""
 
     def string(text: bytes) -> bytes:
         return b"T" + struct.pack("<I", len(text)) + text
@@ -151,7 +151,7 @@ def test_a_batch_is_read_without_unpickling(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(pickle, "loads", None)
     monkeypatch.setattr(pickle, "load", None)
     pixels = np.random.default_rng(0).integers(0, 256, (3, 3, 32, 32), np.uint8)
-    images, labels = cifar.parse(batch_file(pixels.tobytes(), [7, 0, 9]), "batch")
+    images, labels = cifar10.parse_batch(batch_file(pixels.tobytes(), [7, 0, 9]), "batch")
     assert torch.equal(images, torch.from_numpy(pixels))
     assert labels.tolist() == [7, 0, 9]
 
@@ -161,15 +161,15 @@ def test_code_in_a_batch_is_not_executed(tmp_path: Path) -> None:
         def __reduce__(self) -> tuple[Any, ...]:
             return os.mkdir, (str(tmp_path / "executed"),)
 
-    with pytest.raises(LabError, match="not a batch of CIFAR-10"):
-        cifar.parse(pickle.dumps(Attack(), protocol=2), "batch")
+    with pytest.raises(LabError, match="not a CIFAR-10 batch"):
+        cifar10.parse_batch(pickle.dumps(Attack(), protocol=2), "batch")
     assert not (tmp_path / "executed").exists()
 
 
 def test_a_missing_batch_is_named() -> None:
     batches = Path(os.environ["FLIPOUT_DATA"]) / "cifar10" / "cifar-10-batches-py"
     batches.mkdir(parents=True)
-    with pytest.raises(LabError, match=r"data_batch_1 is not there: put it there, or delete"):
+    with pytest.raises(LabError, match=r"data_batch_1 is missing: restore it, or delete"):
         load("cifar10")
     (batches / "data_batch_1").write_bytes(b"nonsense")
     with pytest.raises(LabError, match="data_batch_1 is damaged"):
@@ -185,7 +185,7 @@ def photographs(where: Path, parts: tuple[str, ...] = ("train", "val"), size: tu
     return where
 
 
-def test_a_folder_of_ones_own(tmp_path: Path) -> None:
+def test_an_image_folder_of_the_user(tmp_path: Path) -> None:
     data = load(str(photographs(tmp_path, ("train", "test"))), image_size=8)
     assert data.shape == (3, 8, 8)
     assert data.classes == 2
@@ -193,7 +193,7 @@ def test_a_folder_of_ones_own(tmp_path: Path) -> None:
     assert data.train_images[4, :, 0, 0].tolist() == [100, 10, 5]
 
 
-def test_folders_that_cannot_be(tmp_path: Path) -> None:
+def test_invalid_image_folders(tmp_path: Path) -> None:
     (tmp_path / "a" / "train").mkdir(parents=True)
     with pytest.raises(LabError, match="needs the folders train and test"):
         load(str(tmp_path / "a"))
@@ -202,7 +202,7 @@ def test_folders_that_cannot_be(tmp_path: Path) -> None:
         load(str(tmp_path / "a"))
     photographs(tmp_path / "b")
     (tmp_path / "b" / "val" / "bird").mkdir()
-    with pytest.raises(LabError, match=r"classes that .* has not: bird"):
+    with pytest.raises(LabError, match=r"classes that are missing in .*: bird"):
         load(str(tmp_path / "b"))
     photographs(tmp_path / "c")
     path = tmp_path / "c" / "train" / "cat" / "1.png"
@@ -211,10 +211,10 @@ def test_folders_that_cannot_be(tmp_path: Path) -> None:
         load(str(tmp_path / "c"), image_size=8)
 
 
-def test_an_incomplete_imagenette_is_not_taken_for_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incomplete_imagenette_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     where = photographs(Path(os.environ["FLIPOUT_DATA"]) / "imagenette2-160")
-    with pytest.raises(LabError, match="holds 6 training and 6 validation images, not 9,469 and 3,925"):
+    with pytest.raises(LabError, match="has 6 training and 6 validation images; Imagenette has 9,469 and 3,925"):
         load("imagenette-160")
     assert len(load(str(where), image_size=8).train_labels) == 6
-    monkeypatch.setattr(folder, "COMPLETE", (6, 6))
+    monkeypatch.setattr(imagenette, "COMPLETE", (6, 6))
     assert load("imagenette-160").shape == (3, 128, 128)
