@@ -53,7 +53,7 @@ class InProcessEngine(Engine):
     def run(self, jobs: Sequence[Job], listener: Listener) -> None:
         for job in jobs:
             if job.settings.method not in self.left_out:
-                update = run_job(job.settings.described(), job.location, job.threads, lambda _: None)
+                update = run_job(job.settings.as_dict(), job.location, job.threads, lambda _: None)
                 listener.ended(job, update, 1)
 
 

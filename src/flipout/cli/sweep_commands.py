@@ -26,7 +26,7 @@ from ..lab.sweeps.local_engine import LocalEngine
 from ..lab.sweeps.ray_engine import RayEngine
 from ..lab.sweeps.store import is_url
 from ..lab.sweeps.sweep_view import SweepView, describe_run, summary_table
-from .application import app, command_line, console, errors, value_of
+from .application import app, command_line, console, errors
 
 Out = Annotated[str | None, typer.Option(help="folder or URL of the runs (default: a folder below runs/)")]
 Jobs = Annotated[int | None, typer.Option("-j", "--jobs", min=1, help="runs at a time (default: one per core)")]
@@ -132,7 +132,7 @@ def _read_grid(name: str, parts: list[str] | None, settings: list[str] | None) -
         key, equals, value = pair.partition("=")
         if not equals:
             raise LabError(f"--set {pair} is not of the form KEY=VALUE")
-        grid = grid.with_settings(**{key.replace("-", "_"): None if value == "none" else value_of(value)})
+        grid = grid.with_settings(**{key.replace("-", "_"): value})
     return grid.only(parts) if parts else grid
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from flipout.lab import make_settings
 from flipout.lab.paper.paper_claims import CLAIMS, Claim, Verdict
 from flipout.lab.paper.results_page import render_results_page
 from flipout.lab.reports import Record, Records
-from flipout.lab.runs.settings import make_settings
 
 
 def run(accuracy: float, part: str, dead: tuple[str, ...] = (), **settings: Any) -> Record:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from flipout.lab import make_settings
 from flipout.lab.errors import LabError
 from flipout.lab.reports import Record, Records, collect, write_report
 from flipout.lab.reports.chart_data import accuracy_curves, flip_histogram, learning_curves, pruning_history
@@ -24,7 +25,6 @@ from flipout.lab.reports.records import read_records
 from flipout.lab.reports.report_tables import ReportTable, TableEntry, accuracy_table, dead_table, shots_table
 from flipout.lab.reports.run_location import locate_runs
 from flipout.lab.reports.seed_statistics import cells
-from flipout.lab.runs.settings import make_settings
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

@@ -100,7 +100,11 @@ def test_outcomes_are_interpolated_and_marked(records: Records) -> None:
     row = cells(runs)["Hoyer-Square, threshold 0.05"]
     assert set(row) == {0.75, 0.9375, 0.999}
     assert all(cell.interpolated for cell in row.values())
-    points = [(r.result["sparsity"], 100 * r.result["test_accuracy"]) for r in runs if r.settings.lambda_ and r.result]
+    points = [
+        (r.result["sparsity"], 100 * r.result["test_accuracy"])
+        for r in runs
+        if r.settings.option("lambda") and r.result
+    ]
     for sparsity, cell in row.items():
         expected = interpolate(points, sparsity)
         assert cell.values == (() if expected is None else (expected,))
@@ -116,8 +120,8 @@ def test_failures_and_missing_runs_are_shown(records: Records) -> None:
 def test_a_seed_counts_once(records: Records) -> None:
     """Runs with the aim test have the same seeds as the runs without it."""
     runs = [run for run in records.runs if run.settings.method == "flipout" and run.settings.sparsity == 0.75]
-    runs = [run for run in runs if not run.settings.validate_ and run.settings.p is None]
-    assert len([run for run in runs if run.settings.noise is None]) == 4
+    runs = [run for run in runs if not run.settings.validate_ and "p" not in run.settings.given_options]
+    assert len([run for run in runs if run.settings.option("noise") == 1.0]) == 4
     assert {label: row[0.75].seeds for label, row in cells(runs).items()} == {
         "FlipOut": 2,
         "FlipOut, no noise": 2,

@@ -89,7 +89,7 @@ def _tables(all_records: Sequence[Records], pictures: Path | None) -> Iterator[s
 
 
 def _part(network: str, part: str, runs: Sequence[Record]) -> Iterator[str]:
-    schedules = sorted({str(run.settings.schedule) for run in runs if run.settings.schedule is not None})
+    schedules = sorted({str(kind) for run in runs if (kind := run.settings.option("schedule")) is not None})
     schedule = f", schedule: {schedules[0]}" if len(schedules) == 1 else ""
     yield f"{network}, {seeds_line(runs)}{schedule}.\n"
     if part in PAPER_TABLES:

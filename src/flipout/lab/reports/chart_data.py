@@ -6,21 +6,13 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .labels import METHOD_NAMES, label_runs, percent
+from flipout import METHODS
+
+from ..runs.method_lookup import method_colour, method_title
+from .labels import label_runs, percent
 from .records import Record
 from .seed_statistics import by_option, cells, one_per_seed
 
-COLOURS = {
-    "flipout": "#0072b2",
-    "magnitude": "#d55e00",
-    "random": "#8a8a8a",
-    "snip": "#009e73",
-    "hoyer-square": "#cc79a7",
-    "magnitude-uncertainty": "#b8860b",
-    "deep-r": "#56b4e9",
-    "lottery": "#7b5ea7",
-    "dense": "#333333",
-}
 DASHES = ("solid", "dash", "dot", "dashdot")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up")
 
@@ -53,8 +45,7 @@ def styles(runs: Sequence[Record]) -> dict[str, Style]:
         if label not in chosen:
             number = variants.get(method, 0)
             variants[method] = number + 1
-            colour = COLOURS.get(method, "#333333")
-            chosen[label] = Style(colour, DASHES[number % len(DASHES)], SYMBOLS[number % len(SYMBOLS)])
+            chosen[label] = Style(method_colour(method), DASHES[number % len(DASHES)], SYMBOLS[number % len(SYMBOLS)])
     return chosen
 
 
@@ -77,29 +68,20 @@ def accuracy_curves(runs: Sequence[Record]) -> list[Curve]:
     return curves
 
 
-def scanned_option(runs: Sequence[Record]) -> str | None:
-    """The option with more than four values in these runs, as in Tables 2 and 3 of the paper; None if there is none."""
-    for option in ("noise", "p", "lambda_"):
-        values = {getattr(run.settings, option) for run in runs if run.settings.method != "dense"}
-        if len(values) > 4 and None not in values:
-            return option
-    return None
-
-
 def scan_curves(runs: Sequence[Record], option: str) -> list[Curve]:
     """Accuracy against the value of an option, one curve for each method and sparsity."""
     scans: dict[tuple[str, float], list[Record]] = {}
     for run in runs:
         if run.settings.sparsity and run.settings.method != "dense":
-            scans.setdefault((METHOD_NAMES[run.settings.method], run.settings.sparsity), []).append(run)
-    curves = []
+            scans.setdefault((method_title(run.settings.method), run.settings.sparsity), []).append(run)
+    curves, colours = [], [record.colour for record in METHODS.values()]
     for number, ((method, sparsity), group) in enumerate(scans.items()):
         scan = by_option(group, option)
         points = [(value, scan[value, s]) for value, s in sorted(scan) if scan[value, s].values]
         curves.append(
             Curve(
                 f"{method}, {percent(sparsity)}",
-                Style(list(COLOURS.values())[number % len(COLOURS)], "solid", SYMBOLS[number % len(SYMBOLS)]),
+                Style(colours[number % len(colours)], "solid", SYMBOLS[number % len(SYMBOLS)]),
                 tuple(value for value, _ in points),
                 tuple(cell.mean for _, cell in points),
                 tuple(cell.spread for _, cell in points),

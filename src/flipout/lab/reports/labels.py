@@ -7,34 +7,23 @@ from typing import Any
 
 from ..data.data_catalogue import data_title
 from ..models.model_catalogue import model_title
+from ..runs.method_lookup import find_method_or_none, method_title
+from ..runs.method_options import shown
 from ..runs.settings import Settings
-from ..sweeps.sweep_view import OPTIONS, method_options
 from .records import EXECUTION_SETTINGS, Record
 
-METHOD_NAMES = {
-    "flipout": "FlipOut",
-    "magnitude": "Global magnitude",
-    "random": "Random",
-    "snip": "SNIP",
-    "hoyer-square": "Hoyer-Square",
-    "magnitude-uncertainty": "M&U",
-    "deep-r": "Deep-R",
-    "lottery": "Lottery tickets",
-    "dense": "Dense",
-    "keep-zeros": "Keep zeros",
-}
 CRITERIA = {
     "flipout.lab.paper.printed_equations:printed_saliency": "saliency as printed",
     "flipout.lab.paper.printed_equations:signed_saliency": "saliency without the absolute value",
 }
 SCHEDULES = {"default": "our schedule", "paper": "the paper's schedule"}
-METHOD_SETTINGS = {"method", "sparsity", "seed", *OPTIONS}
+METHOD_SETTINGS = {"method", "sparsity", "seed"}
 
 
 def network_key(settings: Settings) -> tuple[tuple[str, Any], ...]:
     """All settings except the method, its options and the seed. Runs with the same key can be compared."""
     ignored = METHOD_SETTINGS | EXECUTION_SETTINGS
-    shared = {key: value for key, value in settings.described().items() if key not in ignored}
+    shared = {key: value for key, value in settings.base().items() if key not in ignored}
     return tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in shared.items())
 
 
@@ -71,34 +60,66 @@ def dense_references(all_runs: Iterable[Record], runs: Sequence[Record]) -> list
 
 def label_runs(runs: Sequence[Record]) -> dict[str, str]:
     """A label for each run, by run name: the method and its options. The schedule is named only if schedules differ."""
-    options = {run.name: _options(run.settings) for run in runs}
+    scan = scanned_option(runs)
+    options = {run.name: _options(run.settings, scan) for run in runs}
+    for method in {run.settings.method for run in runs if find_method_or_none(run.settings.method) is None}:
+        _drop_equal([options[run.name] for run in runs if run.settings.method == method])
     schedules = {given["schedule"] for given in options.values() if "schedule" in given}
     return {run.name: _label(run.settings, options[run.name], len(schedules) > 1) for run in runs}
 
 
-def _options(settings: Settings) -> dict[str, Any]:
-    given = method_options(settings)
-    if settings.schedule is not None:
-        given["schedule"] = settings.schedule
+def scanned_option(runs: Sequence[Record]) -> str | None:
+    """The option with more than four values in these runs, as in Tables 2 and 3 of the paper; None if there is none."""
+    settings = [run.settings for run in runs if run.settings.method != "dense"]
+    candidates = dict.fromkeys(["noise", "p", "lambda", *(key for each in settings for key in each.given_options)])
+    for option in candidates:
+        values = {_number(each.option(option)) for each in settings}
+        if len(values) > 4 and None not in values:
+            return option
+    return None
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _options(settings: Settings, scan: str | None) -> dict[str, Any]:
+    """The options that differ from their default, the scanned option, and the schedule."""
+    given = settings.given_options
+    for option in (scan, "schedule"):
+        if option is not None and (value := settings.option(option)) is not None:
+            given.setdefault(option, value)
     return given
 
 
+def _drop_equal(options: Sequence[dict[str, Any]]) -> None:
+    """Remove options that have the same value in all runs of a method that cannot be imported.
+
+    The defaults of such a method are not known.
+    """
+    for key in list(options[0]):
+        if all(key in given and given[key] == options[0][key] for given in options):
+            for given in options:
+                del given[key]
+
+
 def _label(settings: Settings, options: Mapping[str, Any], schedules_differ: bool) -> str:
-    words = [METHOD_NAMES.get(settings.method, settings.method)]
-    if settings.method == "hoyer-square" and settings.sparsity is not None:
+    words = [method_title(settings.method)]
+    record = find_method_or_none(settings.method)
+    if record is not None and not record.needs_sparsity and settings.sparsity is not None:
         words.append("exact count")
     for name, value in options.items():
         if name == "schedule":
             if schedules_differ:
                 words.append(SCHEDULES.get(value, f"{value} schedule"))
         elif name == "noise":
-            words.append("no noise" if value == 0 else f"noise {value:g}")
+            words.append(f"noise {value:g}" if value else "no noise")
         elif name == "relative_to":
             words.append(f"noise relative to the {value}")
         elif name == "criterion":
             words.append(CRITERIA.get(value, value))
-        elif not (settings.method == "hoyer-square" and settings.sparsity is None and name == "lambda"):
-            words.append(f"{name.replace('_', ' ')} {value:g}" if isinstance(value, float) else f"{name} {value}")
+        elif settings.sparsity is not None or name != "lambda":  # where the sparsity is an outcome, lambda varies it
+            words.append(f"{name.replace('_', ' ')} {shown(value)}")
     return ", ".join(words)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +54,8 @@ class Record:
 
     @property
     def before_fine_tuning(self) -> float | None:
-        """For Hoyer-Square the accuracy after pruning and before fine-tuning."""
-        if self.result is None or self.settings.method != "hoyer-square":
+        """The accuracy after pruning and before the additional epochs of a method with fine-tuning (Hoyer-Square)."""
+        if self.result is None or self.settings.total_epochs == self.settings.epochs:
             return None
         if (saved := self.result.get("accuracy_before_fine_tuning")) is not None:
             return float(saved)
@@ -118,7 +118,18 @@ def _collect(folder: Path) -> Records:
     planned = sweep["runs"]
     runs = [_read_run(folder / name, tuple(of_run), planned.get(name, {})) for name, of_run in parts.items()]
     title = ", ".join(grid["title"] for grid in sweep["grids"].values()) or folder.name
-    return Records(title, tuple(runs))
+    return Records(title, _merged(runs))
+
+
+def _merged(runs: Iterable[Record]) -> tuple[Record, ...]:
+    """One record for all runs with the same settings: the first with a result, in the parts of all of them."""
+    merged: dict[str, Record] = {}
+    for run in runs:
+        key = run.settings.folder_name()
+        before = merged.get(key, run)
+        chosen = run if before.result is None and run.result is not None else before
+        merged[key] = replace(chosen, parts=tuple(dict.fromkeys((*before.parts, *run.parts))))
+    return tuple(merged.values())
 
 
 def _read_run(folder: Path, parts: tuple[str, ...], planned: Mapping[str, Any]) -> Record:
@@ -128,23 +139,24 @@ def _read_run(folder: Path, parts: tuple[str, ...], planned: Mapping[str, Any]) 
     failure = read_json(folder / FAILURE)["error"] if result is None and (folder / FAILURE).exists() else ""
     lines = (folder / METRICS).read_text(encoding="utf-8").splitlines() if (folder / METRICS).exists() else []
     metrics = tuple(json.loads(line) for line in lines)
-    settings = validated(config["settings"], kept=True)
+    settings = validated(config["settings"], stored=True)
     return Record(folder.name, settings, parts, result, str(failure), metrics, config["versions"])
 
 
 def results_data(records: Records) -> dict[str, Any]:
     """The results as plain data, small enough to store. Settings that all runs share are written once."""
-    described = [run.settings.described() for run in records.runs]
-    shared = {key: value for key, value in described[0].items() if all(each[key] == value for each in described)}
+    described = [run.settings.as_dict() for run in records.runs]
+    shared = {
+        key: value
+        for key, value in described[0].items()
+        if all(key in each and each[key] == value for each in described) and (value is not None or key == "sparsity")
+    }
     runs = []
+    always = {"method", "sparsity", "seed"}
     for run, settings in zip(records.runs, described, strict=True):
+        named = run.settings.non_defaults().keys() | always
         entry: dict[str, Any] = {
-            # None is left out: it is the default of every setting that can be None, except the sparsity.
-            "settings": {
-                key: value
-                for key, value in settings.items()
-                if key not in shared and (value is not None or key == "sparsity")
-            },
+            "settings": {key: value for key, value in settings.items() if key in named and key not in shared},
             "parts": list(run.parts),
         }
         if run.result is not None:
@@ -179,13 +191,13 @@ def _from_results_data(content: Mapping[str, Any]) -> Records:
     versions = {key: ", ".join(values) for key, values in content["versions"].items()}
     runs = []
     for entry in content["runs"]:
-        settings = validated({**content["settings"], **entry["settings"]}, kept=True)
+        settings = validated({**content["settings"], **entry["settings"]}, stored=True)
         result = None
         if "result" in entry:
             result = {**dict.fromkeys(SAVED_RESULT_KEYS), "dead_layers": [], **entry["result"]}
         name = settings.folder_name()
         runs.append(Record(name, settings, tuple(entry["parts"]), result, entry.get("failure", ""), (), versions))
-    return Records(content["title"], tuple(runs))
+    return Records(content["title"], _merged(runs))
 
 
 def versions_of(runs: Iterable[Record]) -> str:

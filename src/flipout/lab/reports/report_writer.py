@@ -17,11 +17,10 @@ from .chart_data import (
     learning_curves,
     pruning_history,
     scan_curves,
-    scanned_option,
 )
 from .file_names import UniqueNames
 from .html_page import Section, chart, folded, links_table, note, render_page
-from .labels import by_network, counted, dense_references, label_runs, percent
+from .labels import by_network, counted, dense_references, label_runs, percent, scanned_option
 from .records import Record, Records, results_json, versions_of
 from .report_tables import ReportTable, accuracy_table, dead_table, shots_table
 from .seed_statistics import dense_cell, seeds_line
@@ -37,7 +36,7 @@ PART_TITLES = {
     "others": "Other methods under the same budget",
     "runs": "Runs outside of a grid",
 }
-OPTION_NAMES = {"noise": "scale of the noise (λ)", "p": "power of the magnitude (p)", "lambda_": "λ"}
+OPTION_NAMES = {"noise": "scale of the noise (λ)", "p": "power of the magnitude (p)", "lambda": "λ"}
 
 
 @dataclass
@@ -102,9 +101,9 @@ def _add_part(files: ReportFiles, section: Section, name: str, title: str, runs:
     table = accuracy_table(f"{section.title}: {title}", runs)
     option, path = scanned_option(runs), files.figure(name)
     if option is not None:
-        scan = scan_curves(runs, option)
-        drawn = plotly_charts.scan_chart(scan, OPTION_NAMES[option])
-        files.drawings.append(lambda: matplotlib_figures.draw_scan(path, table.title, scan, OPTION_NAMES[option]))
+        scan, axis = scan_curves(runs, option), OPTION_NAMES.get(option, option.replace("_", " "))
+        drawn = plotly_charts.scan_chart(scan, axis)
+        files.drawings.append(lambda: matplotlib_figures.draw_scan(path, table.title, scan, axis))
     else:
         curves, reference = accuracy_curves(runs), dense_cell(runs)
         drawn = plotly_charts.accuracy_chart(curves, reference)
@@ -121,7 +120,7 @@ def _add_part(files: ReportFiles, section: Section, name: str, title: str, runs:
 
 def _describe_epochs(runs: Sequence[Record]) -> str:
     epochs = sorted({run.settings.total_epochs for run in runs})
-    schedules = sorted({str(run.settings.schedule) for run in runs if run.settings.schedule is not None})
+    schedules = sorted({str(kind) for run in runs if (kind := run.settings.option("schedule")) is not None})
     length = f"{epochs[0]} to {epochs[-1]} epochs (fine-tuning included)"
     if len(epochs) == 1:
         length = counted(epochs[0], "epoch")

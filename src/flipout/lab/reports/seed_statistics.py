@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .labels import counted, label_runs
+from .labels import counted, label_runs, scanned_option
 from .records import Record
 
 
@@ -55,6 +55,9 @@ def cells(runs: Sequence[Record]) -> dict[str, dict[float, Cell]]:
     A method whose sparsity is an outcome is interpolated at the sparsities of the other methods.
     """
     labels = label_runs(runs)
+    if (scan := scanned_option(runs)) is not None:  # sorted by method and value
+        methods = list(dict.fromkeys(run.settings.method for run in runs))
+        runs = sorted(runs, key=lambda run: (methods.index(run.settings.method), run.settings.option(scan) or 0))
     requested = sorted({run.settings.sparsity for run in runs if run.settings.sparsity} - {0.0})
     exact: dict[str, dict[float, list[Record]]] = {}
     outcomes: dict[str, list[Record]] = {}
@@ -172,7 +175,7 @@ def by_option(runs: Sequence[Record], option: str) -> dict[tuple[float, float], 
     """Cells by the value of an option and the sparsity, without runs that do not have the option."""
     grouped: dict[tuple[float, float], list[Record]] = {}
     for run in runs:
-        value = getattr(run.settings, option)
+        value = run.settings.option(option)
         if value is not None and run.settings.sparsity is not None:
             grouped.setdefault((value, run.settings.sparsity), []).append(run)
     return {key: cell_of(group) for key, group in grouped.items()}

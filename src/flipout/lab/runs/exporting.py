@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from rich.table import Table
+from rich.text import Text
 from torch import Tensor, nn
 
 from flipout import export
@@ -15,14 +16,12 @@ from flipout.export.costs import readable
 from flipout.export.formats.verification import TOLERANCE
 from flipout.graph.comparison import unlike
 
-from .. import data
-from ..data.batches import prepare
 from ..errors import LabError, unknown
-from .run_folder import CONFIG, MODEL, read_settings
+from .run_folder import CONFIG, MODEL, network_shape
 from .training import load_run
 
 CHECKED = 100
-"""Test images that every export is checked with."""
+"""Random images that every export is checked with."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ FORMS = {
 
 @torch.no_grad()
 def export_run(folder: Path, to: str, out: Path) -> tuple[Path, Table]:
-    """Writes the network of a finished run, runs the file on test images, and tells what came of it."""
+    """Writes the network of a finished run, runs the file on random images, and tells what came of it."""
     if to not in FORMS:
         raise unknown("form", to, FORMS)
     form = FORMS[to]
@@ -100,22 +99,22 @@ def export_run(folder: Path, to: str, out: Path) -> tuple[Path, Table]:
         ("file", str(path)),
         ("size", readable(sizes[1])),
         ("the run's own file", f"{readable(sizes[0])}, {sizes[0] / sizes[1]:.1f} times as large"),
-        ("largest difference", f"{float((expected - found).abs().max()):.3g}, in outputs of {len(images)} test images"),
+        (
+            "largest difference",
+            f"{float((expected - found).abs().max()):.3g}, in outputs of {len(images)} random images",
+        ),
         ("same answers", f"{int((expected.argmax(1) == found.argmax(1)).sum())} of {len(images)}"),
         ("to read it", form.reading.format(path=str(path))),
     ):
-        table.add_row(name, value)
+        table.add_row(name, Text(value))
     return path, table
 
 
 def load_with_images(folder: Path) -> tuple[nn.Module, Tensor]:
-    """The network of a finished run, and some images that it has not seen."""
+    """The network of a finished run, and random images of the shape that it takes. The data set is not read."""
     inside = sorted(each.parent for each in folder.glob(f"*/{CONFIG}"))
     if not (folder / CONFIG).exists() and inside:
         raise LabError(f"{folder} is not a run but holds {len(inside)} of them: name one, such as {inside[0]}")
-    settings = read_settings(folder)
     model = load_run(folder)
-    loaded = data.load(settings.data, settings.image_size)
-    _, held_out = prepare(loaded, torch.device("cpu"), validate=settings.validate_)
-    images, _ = next(iter(held_out.in_order(CHECKED)))
-    return model, images
+    shape, _ = network_shape(folder)
+    return model, torch.randn(CHECKED, *shape, generator=torch.Generator().manual_seed(0))

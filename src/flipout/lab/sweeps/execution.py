@@ -92,7 +92,7 @@ def _write_description(grids: Sequence[Grid], store: Store, engine: Engine) -> i
         # The parts and runs of this sweep come first, in their order, because a report shows them in this order.
         parts = _parts(runs)
         content["grids"][grid.name] = {"title": grid.title, "parts": parts | _without(before["parts"], parts)}
-        planned = {run.name: run.settings.told_briefly() for run in runs}
+        planned = {run.name: run.settings.non_defaults() for run in runs}
         content["runs"] = planned | _without(content["runs"], planned)
     # A run that only an older version of a grid asked for is not reported as missing.
     wanted = {name for grid in content["grids"].values() for names in grid["parts"].values() for name in names}

@@ -32,7 +32,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import LabError, unknown
-from ..runs.settings import Settings, check_keys, make_settings
+from ..runs.recipe_reader import check_keys, make_settings
+from ..runs.settings import Settings
 
 LISTS = {"milestones"}  # settings whose value is a list; an axis is then a list of lists
 
@@ -79,8 +80,12 @@ class Grid:
 
     def with_settings(self, **settings: Any) -> Grid:
         """The same grid with these settings for every run. They override the base and the parts."""
-        check_keys(settings, "setting")
+        check_keys(settings, "setting", self.methods())
         return replace(self, overrides={**self.overrides, **settings})
+
+    def methods(self) -> list[str]:
+        """The names of the methods in the grid."""
+        return _methods(self.base, *(axes for pieces in self.parts.values() for axes in pieces))
 
     def _expand(self, part: str, axes: Mapping[str, Any]) -> Iterator[Settings]:
         base = {key: value for key, value in self.base.items() if key != "recipe"}
@@ -91,8 +96,7 @@ class Grid:
             for setting in combination:
                 chosen |= setting
             try:
-                given = {**base, **chosen, **self.overrides}
-                yield make_settings(recipe, **{key: _plain(value) for key, value in given.items()})
+                yield make_settings(recipe, **{**base, **chosen, **self.overrides})
             except LabError as error:
                 raise LabError(f"the part {part!r} of the grid {self.name} has an invalid run: {error}") from None
 
@@ -106,9 +110,15 @@ def _choices(key: str, value: Any) -> Iterator[dict[str, Any]]:
         yield {key: value}
 
 
-def _plain(value: Any) -> Any:
-    """TOML has no null value; grids write "none" instead."""
-    return None if value == "none" else value
+def _methods(*tables: Mapping[str, Any]) -> list[str]:
+    """The names of the methods in tables of settings and their variants."""
+    names: dict[str, None] = {}
+    for table in tables:
+        named = table.get("method", [])
+        names |= dict.fromkeys(map(str, named if isinstance(named, list) else [named]))
+        variants = table.get("variants", [])
+        names |= dict.fromkeys(_methods(*(variant for variant in variants if isinstance(variant, dict))))
+    return list(names)
 
 
 def shipped_grids() -> list[str]:
@@ -145,23 +155,24 @@ def parse_grid(name: str, content: Mapping[str, Any]) -> Grid:
         raise LabError(f"the grid {name} needs a table [base] and tables [[part]]; see docs/sweeps.md")
     if not listed:
         raise LabError(f"the grid {name} has no [[part]]: add one with what varies, for example seed = [0, 1, 2]")
-    check_keys({key: value for key, value in base.items() if key != "recipe"}, f"setting in the grid {name}:")
+    methods = _methods(base, *listed)
+    check_keys({key: value for key, value in base.items() if key != "recipe"}, f"setting in the grid {name}:", methods)
     parts: dict[str, list[Mapping[str, Any]]] = {}
     for number, axes in enumerate(listed, 1):
         part = str(axes.get("name", f"part {number}"))
         settings = {key: value for key, value in axes.items() if key != "name"}
-        parts.setdefault(part, []).append(_checked_axes(name, part, settings))
+        parts.setdefault(part, []).append(_checked_axes(name, part, settings, methods))
     return Grid(name, str(content.get("title", name)), base, parts)
 
 
-def _checked_axes(grid: str, part: str, axes: Mapping[str, Any]) -> Mapping[str, Any]:
+def _checked_axes(grid: str, part: str, axes: Mapping[str, Any], methods: Sequence[str]) -> Mapping[str, Any]:
     where = f"the part {part!r} of the grid {grid}"
     variants = axes.get("variants", [{}])
     if not isinstance(variants, list) or not variants or not all(isinstance(variant, dict) for variant in variants):
         raise LabError(f"{where} needs variants = [{{ setting = value, ... }}, ...]")
-    check_keys({key: value for key, value in axes.items() if key != "variants"}, f"setting in {where}:")
+    check_keys({key: value for key, value in axes.items() if key != "variants"}, f"setting in {where}:", methods)
     for variant in variants:
-        check_keys(variant, f"setting in the variants of {where}:")
+        check_keys(variant, f"setting in the variants of {where}:", methods)
     for key, value in axes.items():
         if value == []:
             raise LabError(f"{where} has an empty list for {key}; give at least one value")

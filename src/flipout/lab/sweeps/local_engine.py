@@ -76,7 +76,7 @@ class LocalEngine(Engine):
         updates, their_updates = self.context.Pipe(duplex=False)
         their_keep_alive, keep_alive = self.context.Pipe(duplex=False)
         arguments = (
-            job.settings.described(),
+            job.settings.as_dict(),
             job.location,
             job.threads,
             str(Path.cwd()),

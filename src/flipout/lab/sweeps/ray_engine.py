@@ -66,7 +66,7 @@ class RayEngine(Engine):
     def _submit(self, job: Job) -> Any:
         # No retries by Ray, because the sweep would not learn of them. Requesting CPUs prevents overloaded machines.
         task = self.ray.remote(num_cpus=job.threads, num_gpus=self.gpus, max_retries=0)(_task)
-        return task.remote(job.settings.described(), job.location, job.threads, str(Path.cwd()))
+        return task.remote(job.settings.as_dict(), job.location, job.threads, str(Path.cwd()))
 
     def _final_update(self, task: Any) -> JobUpdate:
         try:

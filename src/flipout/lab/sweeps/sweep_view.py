@@ -11,8 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ..runs.display import accuracy_of
-from ..runs.progress_view import describe
-from ..runs.settings import METHOD_OPTIONS, Settings, fields
+from ..runs.method_options import shown
+from ..runs.progress_view import epoch_line
+from ..runs.settings import Settings
 from .job import RETRIES, Job, JobUpdate
 
 
@@ -50,7 +51,7 @@ class SweepView:
     def step(self, job: Job, progress: Mapping[str, Any]) -> None:
         if job.name not in self.tasks:
             self.tasks[job.name] = self.progress.add_task(describe_run(job.settings), latest="")
-        latest: dict[str, Any] = {"latest": describe(progress)} if "loss" in progress else {}
+        latest: dict[str, Any] = {"latest": epoch_line(progress)} if "loss" in progress else {}
         self.progress.update(self.tasks[job.name], total=progress["steps"], completed=progress["step"], **latest)
 
     def ended(self, job: Job, update: JobUpdate) -> None:
@@ -68,21 +69,9 @@ class SweepView:
 
 def describe_run(settings: Settings) -> str:
     """A run in a few words: the network, the method with its options, the sparsity and the seed."""
-    given = [f"{name} {value}" for name, value in method_options(settings).items()]
+    given = [f"{name} {shown(value)}" for name, value in settings.given_options.items()]
     pruned = "" if settings.sparsity is None else f"{settings.sparsity:.4%} pruned"
     return ", ".join(filter(None, [f"{settings.model} {settings.method}", *given, pruned, f"seed {settings.seed}"]))
-
-
-OPTIONS = tuple(name for name in fields() if any(name in options for options in METHOD_OPTIONS.values()))
-
-
-def method_options(settings: Settings) -> dict[str, Any]:
-    """The options of the method that were given and differ from the default."""
-    described = settings.described()
-    given = {name: described[name] for name in OPTIONS if described[name] is not None}
-    if given.get("schedule") == "default":
-        del given["schedule"]
-    return given
 
 
 def _describe_end(update: JobUpdate) -> str:

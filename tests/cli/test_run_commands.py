@@ -1,25 +1,15 @@
-"""The commands as they are typed."""
+"""The commands for single runs, and those that list what is available."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from flipout import cli
 from flipout.lab.runs import display
-
-
-def flipout(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["flipout", *arguments])
-    monkeypatch.setattr(cli.console, "_width", 160)
-    try:
-        cli.main()
-    except SystemExit as stopped:
-        return int(stopped.code or 0)
-    return 0
+from tests.cli.typed import flipout
 
 
 def test_train_show_evaluate(
@@ -44,7 +34,7 @@ def test_train_show_evaluate(
     assert "epoch 3  loss" in text
     assert "2,522 of 50,432" in text
     assert flipout(monkeypatch, *command, "--seed", "0", "--out", out) == 0
-    assert "is finished already; nothing was run" in capsys.readouterr().out
+    assert "is already finished; nothing was run" in capsys.readouterr().out
     assert flipout(monkeypatch, "show", out) == 0
     assert "5.weight" in capsys.readouterr().out
     assert flipout(monkeypatch, "evaluate", out) == 0
@@ -79,9 +69,7 @@ def test_plan_needs_no_data(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(("command", "says"), [("methods", "--horizon"), ("models", "11,164,352"), ("data", "9,469")])
-def test_what_there_is(
-    command: str, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lists(command: str, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert flipout(monkeypatch, command) == 0
     assert says in capsys.readouterr().out
 
@@ -115,13 +103,13 @@ def test_a_wrong_option_suggests_the_right_one(
 def test_an_unfinished_run_can_be_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tests.lab.test_run import StopAt
+    from tests.lab.runs.test_training import StopAt
 
     monkeypatch.setattr(cli.run_commands, "view_for", lambda *_: StopAt(20))
     assert flipout(monkeypatch, "train", "--epochs", "3", "--out", str(tmp_path)) == 130
-    told = capsys.readouterr().err
-    assert "stopped at step 20 of 36, and saved. To go on, run the same command again" in told
-    assert f"flipout train --epochs 3 --out {tmp_path}" in told
+    complaint = capsys.readouterr().err
+    assert "stopped at step 20 of 36, and saved. To resume, run the same command again" in complaint
+    assert f"flipout train --epochs 3 --out {tmp_path}" in complaint
     assert flipout(monkeypatch, "show", str(tmp_path)) == 0
     assert "not finished: 1 epochs are done" in capsys.readouterr().out
     assert flipout(monkeypatch, "evaluate", str(tmp_path)) == 2

@@ -1,4 +1,4 @@
-"""A run is a folder, survives whatever stops it, and ends with the same bytes."""
+"""A run is a folder, survives every interruption, and ends with the same bytes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class StopAt(Quiet):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_what_is_in_the_folder(tmp_path: Path) -> None:
+def test_files_in_the_folder(tmp_path: Path) -> None:
     result = train(settings(), tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "checkpoint",
@@ -71,7 +71,8 @@ def test_what_is_in_the_folder(tmp_path: Path) -> None:
     assert result["test_accuracy"] == lines[-1]["test_accuracy"] > 0.7
     assert {"loss", "sparsity", "learning_rate", "seconds", "flips"} <= set(lines[0])
     config = json.loads((tmp_path / "config.json").read_text())
-    assert config["settings"] == settings().described()
+    assert config["settings"] == settings().as_dict()
+    assert config["network"] == {"shape": [1, 8, 8], "classes": 10}
     assert config["versions"]["torch"] == torch.__version__
     with safe_open(tmp_path / "model.safetensors", "pt") as file:  # type: ignore[no-untyped-call]
         assert len(file.metadata()) <= 1
@@ -79,7 +80,7 @@ def test_what_is_in_the_folder(tmp_path: Path) -> None:
     assert zeros == result["nonzero"]
 
 
-def test_the_network_comes_back(tmp_path: Path) -> None:
+def test_the_network_can_be_loaded(tmp_path: Path) -> None:
     result = train(settings(), tmp_path)
     model = load_run(tmp_path)
     assert not model.training
@@ -88,7 +89,7 @@ def test_the_network_comes_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", sorted(flipout.METHODS))
-def test_stopped_and_resumed_it_ends_with_the_same_bytes(method: str, tmp_path: Path) -> None:
+def test_a_resumed_run_ends_with_the_same_bytes(method: str, tmp_path: Path) -> None:
     """Twice in the middle of an epoch and once at its end."""
     chosen = settings(method=method)
     train(chosen, tmp_path / "whole")
@@ -119,7 +120,10 @@ def test_dropout_norms_and_augmentation_resume_too(tmp_path: Path, monkeypatch: 
     loaded = run_module.data.Data("own", *noisy_images(), classes=4, flip=True, crop=1)
     monkeypatch.setattr(run_module.data, "load", lambda *_: loaded)
     chosen = settings(
-        data="tests.lab.test_run:noisy_images", model="tests.lab.test_run:net", batch_size=8, optimizer="adam"
+        data="tests.lab.runs.test_training:noisy_images",
+        model="tests.lab.runs.test_training:net",
+        batch_size=8,
+        optimizer="adam",
     )
     train(chosen, tmp_path / "whole")
     for stop in (3, 16):
@@ -138,7 +142,7 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_other_settings_in_the_same_folder_are_an_error_that_shows_the_difference(tmp_path: Path) -> None:
     train(settings(), tmp_path)
-    with pytest.raises(LabError, match=r"other settings[\s\S]*seed: 0 there, 1 here\n  p: None there, 1\.0 here"):
+    with pytest.raises(LabError, match=r"other settings[\s\S]*seed: 0 there, 1 here\n  p: 2\.0 there, 1\.0 here"):
         train(settings(seed=1, p=1), tmp_path)
 
 
@@ -149,13 +153,13 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path) -> No
         train(settings(), folder, view=StopAt(29))
     newest, older = sorted((folder / "checkpoint").iterdir(), reverse=True)
     newest.write_bytes(newest.read_bytes()[:-100])
-    with pytest.warns(UserWarning, match=rf"{newest} is damaged; going on from the one before it"):
+    with pytest.warns(UserWarning, match=rf"{newest} is damaged; resuming from the one before it"):
         train(settings(), folder)
     assert (tmp_path / "whole/model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
     assert older.name == "step-0000000024.ckpt"
 
 
-def test_all_checkpoints_damaged_it_starts_over(tmp_path: Path) -> None:
+def test_with_all_checkpoints_damaged_it_starts_over(tmp_path: Path) -> None:
     train(settings(), tmp_path / "whole")
     with pytest.raises(StoppedError):
         train(settings(), tmp_path / "parts", view=StopAt(29))
@@ -182,7 +186,7 @@ def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
     assert not (tmp_path / "executed").exists()
 
 
-def test_a_full_disk_never_costs_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_does_not_destroy_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(settings(), tmp_path / "whole")
     with pytest.raises(StoppedError):
         train(settings(), tmp_path / "parts", view=StopAt(20))
@@ -216,13 +220,13 @@ def test_a_disk_that_is_too_small_and_a_folder_that_cannot_be_written(
         train(settings(), tmp_path / "run")
 
 
-def test_one_process_to_a_folder(tmp_path: Path) -> None:
+def test_one_process_per_folder(tmp_path: Path) -> None:
     with filelock.FileLock(tmp_path / "run.lock"), pytest.raises(LabError, match="another process is training in"):
         train(settings(), tmp_path)
     train(settings(), tmp_path)
 
 
-def test_other_threads_than_before_are_warned_of(tmp_path: Path) -> None:
+def test_another_number_of_threads_gives_a_warning(tmp_path: Path) -> None:
     with pytest.raises(StoppedError):
         train(settings(), tmp_path, view=StopAt(5))
     config = json.loads((tmp_path / "config.json").read_text())
@@ -232,7 +236,7 @@ def test_other_threads_than_before_are_warned_of(tmp_path: Path) -> None:
         train(settings(), tmp_path)
 
 
-def test_validation_does_not_touch_the_test_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_validation_does_not_use_the_test_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = run_module.data.load
 
     def load(*arguments: Any) -> Any:
@@ -254,14 +258,14 @@ def test_starting_from_given_weights(tmp_path: Path) -> None:
     )
     assert again["nonzero"] == first["nonzero"]
     assert again["test_accuracy"] > 0.8
-    with pytest.raises(LabError, match=r"does not fit Sequential: .*of another shape are"):
+    with pytest.raises(LabError, match=r"does not fit Sequential: .*of another shape"):
         load_weights(nn.Sequential(nn.Flatten(), nn.Linear(2, 2)), tmp_path / "first" / "model.safetensors")
     (tmp_path / "bad").write_bytes(b"nonsense")
     with pytest.raises(LabError, match="cannot be read as safetensors"):
         train(settings(init=str(tmp_path / "bad")), tmp_path / "bad-run")
 
 
-def test_shared_weights_are_saved_once_and_come_back(tmp_path: Path) -> None:
+def test_shared_weights_are_saved_once_and_restored(tmp_path: Path) -> None:
     def tied() -> nn.Sequential:
         model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
         model[1].weight = model[0].weight
@@ -276,7 +280,7 @@ def test_shared_weights_are_saved_once_and_come_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"learning_rate": 1e9}, {"noise": 50, "relative_to": "weight"}])
-def test_a_training_that_diverges_says_so(options: dict[str, Any], tmp_path: Path) -> None:
+def test_divergence_is_reported(options: dict[str, Any], tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with pytest.raises(LabError, match="diverged"):
@@ -285,14 +289,14 @@ def test_a_training_that_diverges_says_so(options: dict[str, Any], tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"amp": True}, "--amp needs a GPU"), ({"device": "quantum"}, "--device quantum is not to be had here")],
+    [({"amp": True}, "--amp needs a GPU"), ({"device": "quantum"}, "--device quantum is not available here")],
 )
-def test_devices_that_are_not_there(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_devices_that_are_not_available(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(LabError, match=message):
         train(settings(**options), tmp_path)
 
 
-def test_settings_that_no_run_came_of_do_not_stand_in_the_way(tmp_path: Path) -> None:
+def test_a_failed_start_does_not_block_the_folder(tmp_path: Path) -> None:
     with pytest.raises(LabError, match="--device"):
         train(settings(device="quantum"), tmp_path)
     with pytest.raises(LabError, match="cannot be read as safetensors"):
@@ -300,25 +304,25 @@ def test_settings_that_no_run_came_of_do_not_stand_in_the_way(tmp_path: Path) ->
     assert train(settings(), tmp_path)["method"] == "flipout"
 
 
-def test_dead_layers_are_told(tmp_path: Path) -> None:
+def test_dead_layers_are_in_the_result(tmp_path: Path) -> None:
     result = train(settings(method="random", sparsity=0.9999, model="mlp", width=0.1), tmp_path)
     assert result["dead_layers"]
 
 
 class Recorder:
-    """What W&B or MLflow would be told."""
+    """Records what W&B or MLflow would receive."""
 
     def __init__(self) -> None:
-        self.told: list[Any] = []
+        self.received: list[Any] = []
 
     def start(self, folder: Path, settings: Mapping[str, Any], epoch: int) -> None:
-        self.told.append(("start", epoch))
+        self.received.append(("start", epoch))
 
     def log(self, metrics: Mapping[str, Any]) -> None:
-        self.told.append(metrics["epoch"])
+        self.received.append(metrics["epoch"])
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        self.told.append(result["method"])
+        self.received.append(result["method"])
 
 
 def test_trackers(tmp_path: Path) -> None:
@@ -326,8 +330,8 @@ def test_trackers(tmp_path: Path) -> None:
     with pytest.raises(StoppedError):
         train(settings(), tmp_path, trackers=[first], view=StopAt(24))
     train(settings(), tmp_path, trackers=[second])
-    assert first.told == [("start", 0), 1, 2]
-    assert second.told == [("start", 2), 3, 4, "flipout"]
+    assert first.received == [("start", 0), 1, 2]
+    assert second.received == [("start", 2), 3, 4, "flipout"]
 
 
 def test_tensorboard(tmp_path: Path) -> None:

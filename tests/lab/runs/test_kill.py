@@ -1,4 +1,4 @@
-"""kill -9 at random moments, over and over: the bytes at the end are those of a run in one go."""
+"""kill -9 at random moments, repeatedly: the final bytes are those of an uninterrupted run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipes, overrides, and what cannot be."""
+"""Recipes, overrides, options of methods, and invalid settings."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from torch import nn
 
 import flipout
 from flipout.lab import LabError, build, make_settings
-from flipout.lab.runs.pruning import ABOUT, attach, learning_rate, schedule
-from flipout.lab.runs.settings import METHOD_OPTIONS, Settings, fields, validated
+from flipout.lab.runs.method_options import options_of
+from flipout.lab.runs.pruning import attach, learning_rate, schedule
+from flipout.lab.runs.settings import Settings, fields, validated
 from flipout.lab.runs.training import make_optimizer
 from tests.helpers import mlp, sgd
 
@@ -19,10 +20,10 @@ from tests.helpers import mlp, sgd
 def test_the_papers_recipe_is_section_4_1() -> None:
     paper = make_settings("paper", model="resnet18", sparsity=0.999)
     assert (paper.optimizer, paper.learning_rate, paper.momentum, paper.weight_decay) == ("sgd", 0.1, 0.9, 5e-4)
-    assert (paper.batch_size, paper.epochs, paper.schedule, paper.data) == (128, 350, "paper", "cifar10")
+    assert (paper.batch_size, paper.epochs, paper.option("schedule"), paper.data) == (128, 350, "paper", "cifar10")
     default = make_settings(model="resnet18")
-    ours = {**default.described(), "schedule": "paper", "epochs": 350, "sparsity": 0.999}
-    assert ours == paper.described()
+    ours = {**default.as_dict(), "schedule": "paper", "epochs": 350, "sparsity": 0.999}
+    assert ours == paper.as_dict()
 
 
 @pytest.mark.parametrize(("epochs", "first", "second"), [(350, 150, 250), (35, 15, 25), (7, 3, 5)])
@@ -46,13 +47,18 @@ def test_lottery_starts_the_learning_rate_over_in_each_round() -> None:
         pruner.events.append(flipout.pruner.Event(start + 100, 0.5, 1, {}))
 
 
-def test_a_recipe_of_ones_own_and_overrides(tmp_path: Path) -> None:
+def test_a_users_recipe_and_overrides(tmp_path: Path) -> None:
     recipe = tmp_path / "mine.toml"
     recipe.write_text('epochs = 5\nmodel = "lenet-5"\nlambda = 0.5\nmethod = "hoyer-square"\nmilestones = [3]\n')
     settings = make_settings(str(recipe), epochs="7")
-    assert (settings.epochs, settings.model, settings.lambda_, settings.milestones) == (7, "lenet-5", 0.5, (3,))
+    assert (settings.epochs, settings.model, settings.option("lambda"), settings.milestones) == (
+        7,
+        "lenet-5",
+        0.5,
+        (3,),
+    )
     assert settings.total_epochs == 10
-    assert validated(settings.described()) == settings
+    assert validated(settings.as_dict()) == settings
 
 
 @pytest.mark.parametrize(
@@ -74,16 +80,16 @@ def test_a_recipe_of_ones_own_and_overrides(tmp_path: Path) -> None:
         ({"sparsity": None}, "flipout needs a sparsity"),
     ],
 )
-def test_what_cannot_be_is_said_in_a_sentence(values: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_explained(values: dict[str, Any], message: str) -> None:
     with pytest.raises(LabError, match=message):
         make_settings(**values)
 
 
-def test_recipes_that_cannot_be(tmp_path: Path) -> None:
+def test_invalid_recipes(tmp_path: Path) -> None:
     with pytest.raises(LabError, match="unknown recipe 'papper'; did you mean 'paper'"):
         make_settings("papper")
     (tmp_path / "a.toml").write_text("epochs = ")
-    with pytest.raises(LabError, match="is not TOML"):
+    with pytest.raises(LabError, match="is not valid TOML"):
         make_settings(str(tmp_path / "a.toml"))
     (tmp_path / "b.toml").write_text("epochz = 3")
     with pytest.raises(LabError, match=r"unknown setting in the recipe .*b\.toml: 'epochz'; did you mean 'epochs'"):
@@ -99,8 +105,9 @@ def test_the_name_of_a_run() -> None:
 
 
 def test_every_method_is_known_to_the_lab() -> None:
-    assert set(ABOUT) == set(METHOD_OPTIONS) == set(flipout.METHODS)
-    assert set().union(*METHOD_OPTIONS.values()) <= set(fields())
+    for record in flipout.METHODS.values():
+        assert not options_of(record).keys() & fields().keys()
+        make_settings(method=record.name)
 
 
 def pruner_of(**options: Any) -> flipout.Pruner:
@@ -156,3 +163,88 @@ def test_optimizers(name: str) -> None:
     assert type(optimizer).__name__.lower() == name
     assert optimizer.defaults["lr"] == 0.5
     assert 0.3 in (optimizer.defaults.get("momentum"), *optimizer.defaults.get("betas", ()))
+
+
+def test_an_option_at_its_default_is_the_same_run() -> None:
+    plain = make_settings()
+    same = make_settings(
+        noise=1.0, p="2", relative_to="gradient", schedule="default", start=0.05, scope="global", floor=0
+    )
+    assert same == plain
+    assert same.folder_name() == plain.folder_name()
+    assert same.given_options == {}
+    assert (plain.option("noise"), plain.option("p"), plain.option("schedule")) == (1.0, 2.0, "default")
+    assert make_settings(noise=0.5).option("noise") == 0.5
+    assert make_settings(method="magnitude").option("noise") is None
+    assert make_settings(method="snip").option("schedule") is None
+    assert make_settings(method="lottery", rewind_to=0) == make_settings(method="lottery")
+    # A user's criterion may have another default.
+    own = "flipout.criteria:signed_saliency"
+    assert make_settings(criterion=own, p=2.0) != make_settings(criterion=own)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "arguments"),
+    [
+        ("lottery", {"rewind_to": "none"}, {"rewind_to": None}),
+        ("lottery", {"rewind_to": -1}, {"rewind_to": None}),
+        ("flipout", {"noise": "none"}, {"noise": None}),
+        ("deep-r", {"temperature": "none"}, {"temperature": None}),
+    ],
+)
+def test_none_is_written_as_text(method: str, options: dict[str, Any], arguments: dict[str, Any]) -> None:
+    settings = make_settings(method=method, **options)
+    assert validated(settings.as_dict()) == settings
+    assert validated(settings.non_defaults()) == settings
+    pruner = pruner_of(method=method, **options)
+    assert {name: getattr(pruner, name) for name in arguments} == arguments
+
+
+def test_null_is_not_given() -> None:
+    assert make_settings(noise=None, epochs=None, p=None) == make_settings()
+    assert validated({"noise": None, "no_longer_a_setting": None}) == validated({})
+    assert make_settings(method="hoyer-square", sparsity="none").sparsity is None
+    with pytest.raises(LabError, match="--epochs is 'none'"):
+        make_settings(epochs="none")
+
+
+@pytest.mark.parametrize(("text", "expected"), [("5", (5,)), ("5,", (5,)), ("100, 150", (100, 150)), ([7], (7,))])
+def test_lists_are_written_with_commas(text: Any, expected: tuple[int, ...]) -> None:
+    assert make_settings(milestones=text).milestones == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rounds": 3}, "flipout takes no --rounds; it takes --criterion, --end"),
+        ({"roundz": 3}, "unknown setting 'roundz'; did you mean 'rounds'"),
+        ({"noise": -1}, "--noise is -1: input should be greater than or equal to 0"),
+        ({"method": "lottery", "rounds": "many"}, "--rounds is 'many': input should be a valid integer"),
+        ({"method": "magnitude", "relative_to": "gradient"}, "adds no noise by default; give --noise"),
+        ({"schedule": "paper", "start": 0.05}, "the paper's schedule has no --prunings, --start and --end"),
+        ({"method": "no_such_module:Mine"}, "there is no module 'no_such_module'"),
+        ({"method": "flipout.criteria:magnitude"}, "is not a class"),
+        ({"method": "flipout:Geometric"}, "is not a subclass of flipout.Pruner"),
+    ],
+)
+def test_invalid_options_are_explained(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(LabError, match=message):
+        make_settings(**options)
+
+
+def test_a_later_setting_does_not_rename_a_run() -> None:
+    class Later(Settings):
+        label_smoothing: float = 0.0
+
+    values = {"epochs": 7, "method": "magnitude", "noise": 0.5}
+    assert Later.model_validate(values).folder_name() == validated(values).folder_name()
+    assert Later.model_validate({**values, "label_smoothing": 0.1}).folder_name() != validated(values).folder_name()
+
+
+def test_stored_settings_of_a_method_that_is_not_here() -> None:
+    stored = {"method": "somewhere.else:Mine", "strength": 3, "data": "/not/here", "sparsity": None}
+    settings = validated(stored, stored=True)
+    assert settings.option("strength") == 3
+    assert settings.option("noise") is None
+    assert settings.total_epochs == settings.epochs
+    assert settings.as_dict()["strength"] == 3

@@ -42,7 +42,7 @@ def test_sweep_report_reproduce_claims(flipout: Run, tmp_path: Path) -> None:
     code, printed, _ = flipout(f"sweep {grid} --dry-run --part ablation")
     assert code == 0
     assert printed.count("mlp") == 1
-    assert "noise 1.0" in printed
+    assert "noise 1," in printed
     out = tmp_path / "runs"
     code, printed, _ = flipout(f"sweep {grid} --out {out} -j 1 --threads 1 --set batch_size=64 --part results")
     assert code == 0

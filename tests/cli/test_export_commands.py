@@ -12,7 +12,7 @@ import torch
 from flipout import export
 from flipout.lab import load_run, make_settings, train
 from flipout.lab.runs import exporting
-from tests.lab.test_cli import flipout
+from tests.cli.typed import flipout
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def exported(
     assert flipout(monkeypatch, "export", str(run), "--to", form, "--out", str(out)) == 0
     told = capsys.readouterr().out
     assert "100 of 100" in told
-    assert "test images" in told
+    assert "random images" in told
     return told
 
 
@@ -47,7 +47,7 @@ def test_sparse_is_exact(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = exported(run, "sparse", tmp_path / "net.safetensors", monkeypatch, capsys)
-    assert "0, in outputs of 100 test images" in told
+    assert "0, in outputs of 100 random images" in told
     loaded, state = export.load(tmp_path / "net.safetensors"), load_run(run).state_dict()
     assert all(torch.equal(loaded[name], tensor) for name, tensor in state.items())
     assert [path.name for path in tmp_path.iterdir()] == ["net.safetensors"]
