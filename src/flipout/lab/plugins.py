@@ -1,4 +1,4 @@
-"""Find a function or class of the user by its name, `module:name`. Modules are also searched in the current folder."""
+"""Find functions and classes of the user by name, `module:name`. Modules are also searched in the current folder."""
 
 from __future__ import annotations
 

@@ -60,8 +60,8 @@ def dense_references(all_runs: Iterable[Record], runs: Sequence[Record]) -> list
 
 def label_runs(runs: Sequence[Record]) -> dict[str, str]:
     """A label for each run, by run name: the method and its options. The schedule is named only if schedules differ."""
-    scanned = scanned_option(runs)
-    options = {run.name: _options(run.settings, scanned) for run in runs}
+    scan = scanned_option(runs)
+    options = {run.name: _options(run.settings, scan) for run in runs}
     for method in {run.settings.method for run in runs if find_method_or_none(run.settings.method) is None}:
         _drop_equal([options[run.name] for run in runs if run.settings.method == method])
     schedules = {given["schedule"] for given in options.values() if "schedule" in given}
@@ -83,21 +83,24 @@ def _number(value: Any) -> float | None:
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def _options(settings: Settings, scanned: str | None) -> dict[str, Any]:
+def _options(settings: Settings, scan: str | None) -> dict[str, Any]:
     """The options that differ from their default, the scanned option, and the schedule."""
     given = settings.given_options
-    for option in (scanned, "schedule"):
+    for option in (scan, "schedule"):
         if option is not None and (value := settings.option(option)) is not None:
             given.setdefault(option, value)
     return given
 
 
 def _drop_equal(options: Sequence[dict[str, Any]]) -> None:
-    """Remove the options that all runs share. For a method that cannot be imported, the defaults are not known."""
+    """Remove options that have the same value in all runs of a method that cannot be imported.
+
+    The defaults of such a method are not known.
+    """
     for key in list(options[0]):
-        if all(key in each and each[key] == options[0][key] for each in options):
-            for each in options:
-                del each[key]
+        if all(key in given and given[key] == options[0][key] for given in options):
+            for given in options:
+                del given[key]
 
 
 def _label(settings: Settings, options: Mapping[str, Any], schedules_differ: bool) -> str:

@@ -54,7 +54,7 @@ class Record:
 
     @property
     def before_fine_tuning(self) -> float | None:
-        """The accuracy before the epochs that a method trains after pruning; None if there are none."""
+        """The accuracy after pruning and before the additional epochs of a method with fine-tuning (Hoyer-Square)."""
         if self.result is None or self.settings.total_epochs == self.settings.epochs:
             return None
         if (saved := self.result.get("accuracy_before_fine_tuning")) is not None:
@@ -122,7 +122,7 @@ def _collect(folder: Path) -> Records:
 
 
 def _merged(runs: Iterable[Record]) -> tuple[Record, ...]:
-    """One record for runs with equal settings, with the parts of all of them: the first record that has a result."""
+    """One record for all runs with the same settings: the first with a result, in the parts of all of them."""
     merged: dict[str, Record] = {}
     for run in runs:
         key = run.settings.folder_name()
@@ -152,8 +152,9 @@ def results_data(records: Records) -> dict[str, Any]:
         if all(key in each and each[key] == value for each in described) and (value is not None or key == "sparsity")
     }
     runs = []
+    always = {"method", "sparsity", "seed"}
     for run, settings in zip(records.runs, described, strict=True):
-        named = run.settings.non_defaults().keys() | {"method", "sparsity", "seed"}
+        named = run.settings.non_defaults().keys() | always
         entry: dict[str, Any] = {
             "settings": {key: value for key, value in settings.items() if key in named and key not in shared},
             "parts": list(run.parts),

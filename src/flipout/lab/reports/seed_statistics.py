@@ -55,9 +55,9 @@ def cells(runs: Sequence[Record]) -> dict[str, dict[float, Cell]]:
     A method whose sparsity is an outcome is interpolated at the sparsities of the other methods.
     """
     labels = label_runs(runs)
-    if (scanned := scanned_option(runs)) is not None:  # in the order of the values, one method after the other
+    if (scan := scanned_option(runs)) is not None:  # sorted by method and value
         methods = list(dict.fromkeys(run.settings.method for run in runs))
-        runs = sorted(runs, key=lambda run: (methods.index(run.settings.method), run.settings.option(scanned) or 0))
+        runs = sorted(runs, key=lambda run: (methods.index(run.settings.method), run.settings.option(scan) or 0))
     requested = sorted({run.settings.sparsity for run in runs if run.settings.sparsity} - {0.0})
     exact: dict[str, dict[float, list[Record]]] = {}
     outcomes: dict[str, list[Record]] = {}

@@ -112,13 +112,13 @@ def _choices(key: str, value: Any) -> Iterator[dict[str, Any]]:
 
 def _methods(*tables: Mapping[str, Any]) -> list[str]:
     """The names of the methods in tables of settings and their variants."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for table in tables:
         named = table.get("method", [])
-        found |= dict.fromkeys(map(str, named if isinstance(named, list) else [named]))
+        names |= dict.fromkeys(map(str, named if isinstance(named, list) else [named]))
         variants = table.get("variants", [])
-        found |= dict.fromkeys(_methods(*(variant for variant in variants if isinstance(variant, dict))))
-    return list(found)
+        names |= dict.fromkeys(_methods(*(variant for variant in variants if isinstance(variant, dict))))
+    return list(names)
 
 
 def shipped_grids() -> list[str]:
