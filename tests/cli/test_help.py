@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
+import typer
 
 import flipout
+from flipout import cli
 from flipout.lab.runs.method_options import options_of
 from flipout.lab.runs.settings import fields, flag
 from tests.cli import typed
@@ -67,3 +70,13 @@ def test_an_unknown_method_or_recipe_has_no_help(
     assert "did you mean 'flipout'" in capsys.readouterr().err
     assert typed.flipout(monkeypatch, "train", "--recipe", "papper", "--help") == 2
     assert "did you mean 'paper'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"), [(["--method", "lottery"], "--rewind-to"), (["--method", "lot"], "--p")]
+)
+def test_shell_completion_knows_the_options_of_the_method(arguments: list[str], expected: str) -> None:
+    group: Any = typer.main.get_command(cli.app)
+    command = group.commands["train"]
+    command.make_context("train", arguments, resilient_parsing=True)
+    assert expected in {name for parameter in command.params for name in parameter.opts}

@@ -33,12 +33,19 @@ class SettingsCommand(TyperCommand):
     command: Callable[..., None]
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        recipe, method = chosen(args)
+        completing = extra.get("resilient_parsing") or getattr(parent, "resilient_parsing", False)
+        try:
+            recipe, method = chosen(args)
+            function = with_options(type(self).command, recipe, method)
+            check_flags(args, method)
+        except LabError:
+            if not completing:
+                raise
+            function = with_options(type(self).command, {}, fields()["method"].default)  # a name that is half typed
         single = typer.Typer(add_completion=False)
-        single.command()(with_options(type(self).command, recipe, method))
+        single.command()(function)
         built = typer.main.get_command(single)
         self.params, self.callback = built.params, built.callback
-        check_flags(args, method)
         return super().make_context(info_name, args, parent, **extra)
 
 

@@ -159,7 +159,7 @@ def _own_options(record: Method) -> list[MethodOption]:
                 option.key,
                 annotation,
                 float(default) if in_epochs and default == 0 else default,
-                option.about + (" (in epochs)" if in_epochs else ""),
+                (option.about.rstrip(".") + (" (in epochs)" if in_epochs else "")).strip(),
                 own=True,
                 argument=option.name,
                 in_epochs=in_epochs,
