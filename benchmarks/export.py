@@ -1,8 +1,9 @@
-"""`make bench-export`: what is left of the bytes and milliseconds of ResNet18 and VGG19 at 99 % and 99.9 %.
+"""`make bench-export`: file sizes and latencies of ResNet18 and VGG19, dense and pruned to 99 % and 99.9 %.
 
-A short training on real CIFAR-10 with FlipOut's own rule makes the masks. Where it leaves no path from input to output,
-as in so short a training it may, the network is measured all the same, and then trained again with `floor=`. Ratios are
-of medians, taken in turn in this one run, and go to benchmarks/export.json as `{figure: {network: number}}`.
+A short training on real CIFAR-10 with FlipOut produces the masks. If it leaves no path from input to output, which
+may happen in so short a training, the network is measured anyway, and then trained again with `floor=`. Ratios are
+ratios of medians, timed in rotation in this one run. They are written to benchmarks/export.json as
+`{figure: {network: number}}`.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from torch import Tensor, nn
 
 import flipout
 from flipout import export
-from flipout.export.costs import dense_bytes, sparse_bytes
-from flipout.export.speed.interleaved_timing import interleaved
+from flipout.export.file_sizes import dense_file_bytes, sparse_file_bytes
+from flipout.export.speed.interleaved_timing import time_interleaved
 from flipout.lab import build, load
 from flipout.lab.data import data_home
 from flipout.lab.data.batches import Images, prepare
@@ -37,8 +38,8 @@ from flipout.lab.runs.training import evaluate
 OUT = Path(__file__).with_name("export.json")
 NETWORKS = ("resnet18", "vgg19")
 SPARSITIES = (0.99, 0.999)
-BATCHES = {1: 25, 32: 11}  # and the repetitions of each timing
-FLOOR = 256  # weights that stay in each layer at least
+BATCHES = {1: 25, 32: 11}  # batch size: repetitions of each timing
+FLOOR = 256  # weights that each layer keeps at least
 BATCH, TRAINED, TESTED, CALIBRATED = 32, 4096, 1000, 20
 
 Figures = dict[str, dict[str, float]]
@@ -46,13 +47,15 @@ Figures = dict[str, dict[str, float]]
 
 @contextmanager
 def cifar10() -> Iterator[tuple[Images, Images]]:
-    """Some of CIFAR-10 to train on and to test on; where only a script to prepare it is there, it is run."""
+    """Yield a part of the training set and of the test set; run the script that prepares CIFAR-10 if there is one."""
     home = data_home() / "cifar10"
     script = home / "prepare.py"
     with tempfile.TemporaryDirectory() as folder:
         if not (home / "cifar-10-batches-py").is_dir():
             if not script.exists():
-                sys.exit(f"this benchmark needs the real CIFAR-10: set FLIPOUT_DATA so that {home} has it")
+                sys.exit(
+                    f"this benchmark needs the real CIFAR-10 in {home}: set FLIPOUT_DATA to the folder that contains it"
+                )
             subprocess.run([sys.executable, str(script), f"{folder}/cifar10"], check=True)
             os.environ["FLIPOUT_DATA"] = folder
         train_set, test_set = prepare(load("cifar10"), torch.device("cpu"), validate=False)
@@ -62,7 +65,7 @@ def cifar10() -> Iterator[tuple[Images, Images]]:
 
 
 def trained(network: str, sparsity: float, width: float, steps: int, floor: int, images: Images) -> nn.Module:
-    """A network that FlipOut pruned in a short training, with statistics for its norms."""
+    """Return a network that FlipOut pruned in a short training, with updated statistics of its norms."""
     torch.manual_seed(0)
     model = build(network, width=width)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
@@ -89,11 +92,11 @@ def endless(images: Images) -> Iterator[tuple[Tensor, Tensor]]:
 
 @torch.no_grad()
 def measure(name: str, model: nn.Module, images: Images) -> tuple[Figures, list[list[str]]]:
-    """The figures of one network, and rows for the table of milliseconds."""
+    """Return the figures of one network, and rows for the table of latencies."""
     example, _ = images.take(torch.arange(max(BATCHES)))
-    live = export.effective(model, example[:1])
+    live = export.effective_weights(model, example[:1])
     figures: Figures = {
-        "file_dense_over_sparse": {name: dense_bytes(model) / sparse_bytes(model)},
+        "file_dense_over_sparse": {name: dense_file_bytes(model) / sparse_file_bytes(model)},
         "latency_dense_over_compact": {},
         "latency_dense_over_accelerated": {},
         "nonzero_weights": {name: live.nonzero},
@@ -107,23 +110,23 @@ def measure(name: str, model: nn.Module, images: Images) -> tuple[Figures, list[
         x = example[:batch]
         fast: Any = export.accelerate(model, x, repetitions=repetitions)
         forms = {"dense": model, "compact": small, "accelerated": fast}
-        times = interleaved({form: partial(network, x) for form, network in forms.items()}, repetitions)
+        times = time_interleaved({form: partial(network, x) for form, network in forms.items()}, repetitions)
         ratios = {form: times["dense"].median / times[form].median for form in ("compact", "accelerated")}
         for form, ratio in ratios.items():
             figures[f"latency_dense_over_{form}"][f"{name}-batch{batch}"] = ratio
         chosen = fast.choices[-1].chosen
         sparse = sum(choice.chosen != "dense" for choice in fast.choices[:-1])
-        told = f"{chosen} ({sparse} sparse)" if sparse else chosen
+        description = f"{chosen} ({sparse} sparse)" if sparse else chosen
         faster = [f"{ratio:.2f}" for ratio in ratios.values()]
-        rows.append([name, str(batch), *map(str, times.values()), *faster, told])
+        rows.append([name, str(batch), *map(str, times.values()), *faster, description])
     return figures, rows
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--width", type=float, default=1.0, help="of the networks")
-    arguments.add_argument("--steps", type=int, default=50, help="of training")
-    arguments.add_argument("--out", type=Path, default=OUT, help="where the figures go")
+    arguments.add_argument("--width", type=float, default=1.0, help="width of the networks")
+    arguments.add_argument("--steps", type=int, default=50, help="steps of training")
+    arguments.add_argument("--out", type=Path, default=OUT, help="file to write the figures to")
     given = arguments.parse_args()
     for category in (flipout.UnfinishedWarning, flipout.DeadLayerWarning):
         warnings.simplefilter("ignore", category)
@@ -152,11 +155,11 @@ def main() -> None:
     console.print(milliseconds)
     console.print(table(results))
     if dead := [name for name, live in results["effective_weights"].items() if not live]:
-        console.print(f"no path is left from input to output in {', '.join(dead)}: latencies of it say nothing")
+        console.print(f"no path is left from input to output in {', '.join(dead)}: their latencies are meaningless")
 
 
 def table(results: Figures) -> Table:
-    """What is counted of each network; latencies have a table of their own."""
+    """Return the table of counts for each network; latencies have their own table."""
     counted = {figure: numbers for figure, numbers in results.items() if not figure.startswith("latency")}
     drawn = Table("network", *counted)
     for name in results["nonzero_weights"]:

@@ -27,14 +27,14 @@ from tests.helpers import batches, cross_entropy, mlp, sgd, train
         ({"steps": 0}, "number of optimizer steps"),
         ({"steps": 3, "schedule": "paper"}, "3 steps are too few"),
         ({"schedule": "papers"}, "schedule is 'papers'; give a schedule such as Cubic"),
-        ({"schedule": flipout.Cubic(0.8, 40)}, r"the schedule says sparsity=0\.8, the method sparsity=0\.9"),
+        ({"schedule": flipout.Cubic(0.8, 40)}, r"the schedule has sparsity=0\.8, but the method has sparsity=0\.9"),
         ({"p": -1}, "p is -1"),
         ({"p": float("inf")}, "p is inf"),
         ({"noise": -1.0}, "noise scale is -1.0"),
         ({"scope": "local"}, "scope is 'local'; give 'global' or 'layer'"),
         ({"floor": -1}, "floor is -1"),
         ({"floor": 1.5}, "floor is 1.5"),
-        ({"floor": 20}, "floor=20 keeps 60 weights over 3 layers, but the sparsity asked for leaves only 35"),
+        ({"floor": 20}, "floor=20 keeps 60 weights in 3 layers, but the requested sparsity leaves only 35"),
         ({"floor": 0.2}, r"floor=0\.2 keeps 72 weights"),
     ],
 )
@@ -67,7 +67,7 @@ def test_numbers_that_are_none(options: dict[str, Any]) -> None:
 
 def test_optimizers_that_cannot_be_hooked() -> None:
     model = mlp()
-    with pytest.raises(ValueError, match="LBFGS takes many inner steps"):
+    with pytest.raises(ValueError, match="LBFGS takes several inner steps"):
         flipout.FlipOut(model, torch.optim.LBFGS(model.parameters()), sparsity=0.5, steps=10)
     with pytest.raises(TypeError, match=r"optimizer is a list; give the torch\.optim\.Optimizer"):
         flipout.AimTest(model, list(model.parameters()))  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ def test_a_second_pruner_on_the_same_weights() -> None:
     optimizer = sgd(model)
     first = flipout.FlipOut(model, optimizer, sparsity=0.5, steps=10)
     for other in (optimizer, sgd(model)):
-        with pytest.raises(ValueError, match=r"0\.weight, 2\.weight, 4\.weight already belongs to FlipOut.*remove\(\)"):
+        with pytest.raises(ValueError, match=r"0\.weight, 2\.weight, 4\.weight is already pruned by FlipOut.*remove"):
             flipout.GlobalMagnitude(model, other, sparsity=0.5, steps=10)
     first.remove()
     flipout.GlobalMagnitude(model, optimizer, sparsity=0.5, steps=10)
@@ -92,7 +92,7 @@ def test_criteria_that_cannot_be() -> None:
         train(model, optimizer, 10)
 
     with pytest.raises(
-        ValueError, match="asks for weights, hessian, which is not tracked; there are weight, grad, flips"
+        ValueError, match="asks for weights, hessian, but the statistics are weight, grad, full_grad, flips"
     ):
         build(lambda weights, hessian: weights)
     for nonsense in (torch.abs, "magnitude"):
@@ -118,7 +118,7 @@ def test_scores_that_are_no_numbers_name_their_layer_and_prune_nothing(value: fl
     with torch.no_grad():
         model.get_parameter("2.weight")[row, column] = value
     with pytest.raises(
-        FloatingPointError, match=r"2\.weight has NaN or infinite scores at step 11.*lower learning rate"
+        FloatingPointError, match=r"2\.weight has NaN or infinite scores at step 11.*lower the learning rate"
     ):
         optimizer.step()
     assert pruner.nonzero == kept

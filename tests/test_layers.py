@@ -148,5 +148,5 @@ def test_a_shared_weight_answers_to_each_of_its_names() -> None:
 
 
 def test_excluding_everything_says_so() -> None:
-    with pytest.raises(ValueError, match="less what exclude= takes away"):
+    with pytest.raises(ValueError, match="without those that exclude= matches"):
         names(mlp(), exclude="*")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .criteria import Criterion, statistics_of
 from .events import Event, Progress, Selection, warn_of_dead_layer
-from .graph.live_paths import effective
+from .graph.live_paths import effective_weights
 from .layers import Layer, Patterns, find_layers, named_tensors
 from .pruner_state import check_state, load_masks_and_statistics, save_state
 from .runtime import attachments
@@ -157,7 +157,7 @@ class Pruner:
         With an example of the model's input, also how many weights lie on a live path from the input to the output.
         """
         status = f"{self!r}" if self.finished else f"{self!r}\n{self._progress.complaint()}"
-        live = {} if example_input is None else effective(self.model, example_input).layers
+        live = {} if example_input is None else effective_weights(self.model, example_input).layers
         rows = (summarize(layer, live[layer.name][1] if layer.name in live else None) for layer in self.layers)
         return Summary(tuple(rows), status)
 

@@ -1,4 +1,4 @@
-"""`flipout export` and `flipout card` as they are typed."""
+"""`flipout export` and `flipout card` on the command line."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def exported(
     run: Path, form: str, out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> str:
     assert flipout(monkeypatch, "export", str(run), "--to", form, "--out", str(out)) == 0
-    told = capsys.readouterr().out
-    assert "100 of 100" in told
-    assert "random images" in told
-    return told
+    printed = capsys.readouterr().out
+    assert "100 of 100" in printed
+    assert "random images" in printed
+    return printed
 
 
 def test_compact_runs_with_torch_alone(
@@ -46,8 +46,8 @@ def test_compact_runs_with_torch_alone(
 def test_sparse_is_exact(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = exported(run, "sparse", tmp_path / "net.safetensors", monkeypatch, capsys)
-    assert "0, in outputs of 100 random images" in told
+    printed = exported(run, "sparse", tmp_path / "net.safetensors", monkeypatch, capsys)
+    assert "0, in outputs for 100 random images" in printed
     loaded, state = export.load(tmp_path / "net.safetensors"), load_run(run).state_dict()
     assert all(torch.equal(loaded[name], tensor) for name, tensor in state.items())
     assert [path.name for path in tmp_path.iterdir()] == ["net.safetensors"]
@@ -65,11 +65,14 @@ def test_onnx(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["export", "{run}", "--to", "spars", "--out", "net"], "unknown form 'spars'; did you mean 'sparse'?"),
-        (["export", "{run}", "--to", "sparse", "--out", "nowhere/net"], "there is no folder nowhere; make it first"),
+        (["export", "{run}", "--to", "spars", "--out", "net"], "unknown format 'spars'; did you mean 'sparse'?"),
+        (
+            ["export", "{run}", "--to", "sparse", "--out", "nowhere/net"],
+            "the folder nowhere does not exist: create it first",
+        ),
         (["export", "{run}/nothing", "--to", "sparse", "--out", "net"], "is not the folder of a run"),
-        (["export", "{run}/..", "--to", "sparse", "--out", "net"], "is not a run but holds 1 of them: name one"),
-        (["card", "{run}/.."], "is not a run but holds 1 of them: name one"),
+        (["export", "{run}/..", "--to", "sparse", "--out", "net"], "is not a run but contains 1 of them: choose one"),
+        (["card", "{run}/.."], "is not a run but contains 1 of them: choose one"),
     ],
 )
 def test_errors_name_the_fix(
@@ -96,21 +99,21 @@ def test_the_card(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     assert flipout(monkeypatch, "card", str(run), "--repetitions", "1", "--markdown") == 0
     assert capsys.readouterr().out.startswith("| ")
     assert flipout(monkeypatch, "card", str(run), "--repetitions", "1") == 0
-    told = capsys.readouterr().out
-    assert f"{result['nonzero']:,}" in told
-    assert "A GPU does not run zeros" in told
+    printed = capsys.readouterr().out
+    assert f"{result['nonzero']:,}" in printed
+    assert "A GPU is not faster with zeros" in printed
 
 
-def test_pt2_files_end_so() -> None:
+def test_pt2_files_need_their_suffix() -> None:
     with pytest.raises(ValueError, match=r"name it net\.pt2"):
         export.to_pt2(torch.nn.Linear(2, 2), "net", torch.randn(1, 2))
 
 
-def test_a_file_that_gives_something_else_does_not_stay(
+def test_a_file_with_different_outputs_is_removed(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wrong = replace(exporting.FORMS["sparse"], run=lambda model, path, images: model(images) + 0.01)
-    monkeypatch.setitem(exporting.FORMS, "sparse", wrong)
+    wrong = replace(exporting.FORMATS["sparse"], run=lambda model, path, images: model(images) + 0.01)
+    monkeypatch.setitem(exporting.FORMATS, "sparse", wrong)
     assert flipout(monkeypatch, "export", str(run), "--to", "sparse", "--out", str(tmp_path / "net")) == 2
-    assert "the file gives other outputs than the network" in capsys.readouterr().err
+    assert "the outputs of the file differ from those of the network" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

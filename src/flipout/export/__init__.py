@@ -1,24 +1,27 @@
-"""What comes after pruning: networks that are really smaller and really faster, and the measurements that say so."""
+"""Export of pruned networks: compaction, sparse files, ONNX and torch.export files, acceleration, and a model card."""
 
-from ..graph.live_paths import Effective, effective
+from ..graph.live_paths import EffectiveWeights, effective_weights
+from .card_measurement import card
 from .compaction import compact
 from .formats.onnx_file import to_onnx
 from .formats.pt2_file import to_pt2
-from .model_card import Card, card
-from .sparse_file.index import SparseFileError
-from .sparse_file.saving import load, save
-from .speed.acceleration import Accelerated, Choice, accelerate
+from .model_card import ModelCard
+from .sparse_file.file_index import SparseFileError
+from .sparse_file.reading import load
+from .sparse_file.writing import save
+from .speed.acceleration import AcceleratedModel, accelerate
+from .speed.acceleration_choices import AccelerationChoice
 
 __all__ = [
-    "Accelerated",
-    "Card",
-    "Choice",
-    "Effective",
+    "AcceleratedModel",
+    "AccelerationChoice",
+    "EffectiveWeights",
+    "ModelCard",
     "SparseFileError",
     "accelerate",
     "card",
     "compact",
-    "effective",
+    "effective_weights",
     "load",
     "save",
     "to_onnx",

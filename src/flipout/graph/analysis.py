@@ -1,86 +1,143 @@
-"""From the output back to the input: which channels are needed."""
+"""Analyse the channels of a traced network: forward, what is known about them; backward, which are needed."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, fx
 
-from .channels import Channels, Rule
+from .calls import Call
+from .channels import Channels
+from .recognition import explain_opaque, opaque_rule, recognize
+from .rules.base_rules import Rule
+from .tracing import TracedNetwork
 
 
 @dataclass(frozen=True)
-class Analysis:
-    """For each node of a graph its rule, what is known of its channels, and how many it reads of each source.
+class ChannelAnalysis:
+    """The rule of every node and the channels of its result, in the order of the graph.
 
-    With `maps`, the values of tensors for one example, a channel that does not carry the input is known as it is there,
-    whatever it is at the borders; its constant is then a zero to which the map is added.
+    Args:
+        rules: the rule of each node.
+        channels: what is known about the result of each node.
+        source_sizes: for each node, the number of channels of each of its sources.
+        example_values: the values of tensors for one example, if all inputs will have its size. Then a channel that
+            does not depend on the input is known, whatever it is at the borders. Its constant is stored as zero, and
+            its values are in `example_values`.
     """
 
     rules: dict[fx.Node, Rule]
-    facts: dict[fx.Node, Channels]
-    sizes: dict[fx.Node, list[int]]
-    maps: Mapping[fx.Node, Tensor] | None = None
+    channels: dict[fx.Node, Channels]
+    source_sizes: dict[fx.Node, list[int]]
+    example_values: Mapping[fx.Node, Tensor] | None = None
 
     def inputs(self, rule: Rule) -> list[Channels]:
-        """What an operation sees of its sources."""
-        seen = zip(rule.sources, rule.axes, self.sizes[rule.node], strict=True)
-        return [self._as_map(source, self.facts[source].along(axis, size)) for source, axis, size in seen]
+        """Return the channels of each source of a rule, along the axis that it reads."""
+        sources = zip(rule.sources, rule.axes, self.source_sizes[rule.node], strict=True)
+        return [
+            self._with_example_value(source, self.channels[source].along(axis, size)) for source, axis, size in sources
+        ]
 
-    def _as_map(self, node: fx.Node, seen: Channels) -> Channels:
-        known = self.maps is not None and node in self.maps and seen.axis is not None
-        return _zero_if_not_carrying(seen) if known else seen
+    def _with_example_value(self, node: fx.Node, channels: Channels) -> Channels:
+        is_known = self.example_values is not None and node in self.example_values and channels.axis is not None
+        return _zero_if_independent(channels) if is_known else channels
 
-    def fixed(self, maps: Mapping[fx.Node, Tensor]) -> Analysis:
-        """The same where only examples of one size go in."""
-        facts = dict(self.facts)
+    def for_fixed_size(self, example_values: Mapping[fx.Node, Tensor]) -> ChannelAnalysis:
+        """Return the analysis for inputs of one size, given the values of tensors for an example of that size."""
+        channels = dict(self.channels)
         for node, rule in self.rules.items():
-            if facts[node].axis is not None and all(each in maps for each in (node, *rule.sources)):
-                facts[node] = _zero_if_not_carrying(facts[node])
-        return Analysis(self.rules, facts, self.sizes, maps)
+            if channels[node].axis is not None and all(each in example_values for each in (node, *rule.sources)):
+                channels[node] = _zero_if_independent(channels[node])
+        return ChannelAnalysis(self.rules, channels, self.source_sizes, example_values)
 
-    def keep(self) -> dict[fx.Node, Tensor]:
-        """The channels that the smaller network must have, from its output backwards; at least one where it is read."""
+    def required_channels(self) -> dict[fx.Node, Tensor]:
+        """Return the channels that the compacted network must have; nodes that it does not need are left out."""
         kept: dict[fx.Node, Tensor] = {}
         for node, rule in reversed(self.rules.items()):
             if node.op in ("output", "placeholder") and node not in kept:
-                kept[node] = torch.zeros_like(self.facts[node].carries)
+                kept[node] = torch.zeros_like(self.channels[node].input_dependent)
             if node in kept:
-                kept[node] = rule.widen(_at_least_one(kept[node], self.facts[node]))
-                self._spread(rule, rule.needs(self.inputs(rule), self.facts[node], kept[node]), kept)
+                kept[node] = rule.expand(_at_least_one(kept[node], self.channels[node]))
+                required = rule.required_inputs(self.inputs(rule), self.channels[node], kept[node])
+                self._mark_sources(rule, required, kept)
         return kept
 
-    def relevant(self) -> dict[fx.Node, Tensor]:
-        """The channels that carry the input of the network and that its output depends on."""
-        zero = Analysis(
-            self.rules, {node: _zero_if_not_carrying(fact) for node, fact in self.facts.items()}, self.sizes
-        )
+    def live_channels(self) -> dict[fx.Node, Tensor]:
+        """Return the channels that depend on the input of the network and that its output depends on."""
+        zeroed = {node: _zero_if_independent(channels) for node, channels in self.channels.items()}
+        independent_as_zero = ChannelAnalysis(self.rules, zeroed, self.source_sizes)
         wanted: dict[fx.Node, Tensor] = {}
         for node, rule in reversed(self.rules.items()):
             if node.op == "output":
-                wanted[node] = torch.ones_like(self.facts[node].carries)
+                wanted[node] = torch.ones_like(self.channels[node].input_dependent)
             if node in wanted:
-                zero._spread(rule, rule.matters(zero.inputs(rule), zero.facts[node], wanted[node]), wanted)
-        return {node: flags & self.facts[node].carries for node, flags in wanted.items()}
+                inputs = independent_as_zero.inputs(rule)
+                influencing = rule.influencing_inputs(inputs, zeroed[node], wanted[node])
+                self._mark_sources(rule, influencing, wanted)
+        return {node: flags & self.channels[node].input_dependent for node, flags in wanted.items()}
 
-    def _spread(self, rule: Rule, needs: Sequence[Tensor | None], flags: dict[fx.Node, Tensor]) -> None:
-        for source, axis, need in zip(rule.sources, rule.axes, needs, strict=True):
-            if need is not None:
-                fact = self.facts[source]
-                need = need if axis == fact.axis else torch.ones_like(fact.carries)
-                flags[source] = flags[source] | need if source in flags else need
+    def _mark_sources(self, rule: Rule, flags: Sequence[Tensor | None], marked: dict[fx.Node, Tensor]) -> None:
+        """Add the flags of a rule's sources to those that are marked already."""
+        for source, axis, each in zip(rule.sources, rule.axes, flags, strict=True):
+            if each is not None:
+                channels = self.channels[source]
+                each = each if axis == channels.axis else torch.ones_like(channels.input_dependent)
+                marked[source] = marked[source] | each if source in marked else each
 
 
-def _at_least_one(kept: Tensor, fact: Channels) -> Tensor:
-    """A tensor that is read has a channel; a constant one asks least of what comes before."""
+def analyze(traced: TracedNetwork) -> tuple[ChannelAnalysis, list[str]]:
+    """Find the rule of every node and propagate channels from input to output; return also notes on opaque nodes."""
+    analysis, notes = ChannelAnalysis({}, {}, {}), []
+    shared, batched = _shared_modules(traced), _batched_nodes(traced)
+    for node in traced.graph.nodes:
+        call = Call(node, traced.module(node), traced.shapes, analysis.channels, batched)
+        rule = recognize(call, shared)
+        if rule is None:
+            rule = opaque_rule(call)
+            if note := explain_opaque(call, shared):
+                notes.append(note)
+        shapes = [traced.shapes.get(source, ()) for source in rule.sources]
+        sizes = [1 if axis is None else shape[axis] for axis, shape in zip(rule.axes, shapes, strict=True)]
+        analysis.rules[node], analysis.source_sizes[node] = rule, sizes
+        analysis.channels[node] = rule.propagate(analysis.inputs(rule))
+    return analysis, notes
+
+
+def _shared_modules(traced: TracedNetwork) -> set[str]:
+    """Return the names of modules that are called more than once, or that share a tensor with another module."""
+    users: dict[int, list[str]] = {}
+    for node in traced.graph.nodes:
+        if (module := traced.module(node)) is not None:
+            for tensor in (*module.parameters(), *module.buffers()):
+                users.setdefault(id(tensor), []).append(str(node.target))
+        elif node.op == "get_attr":
+            tensor = operator.attrgetter(str(node.target))(traced.model)
+            users.setdefault(id(tensor), []).append(str(node.target).rpartition(".")[0])
+    return {name for names in users.values() if len(names) > 1 for name in names}
+
+
+def _batched_nodes(traced: TracedNetwork) -> set[fx.Node]:
+    """Return the nodes that are computed from the inputs of the network, so that their first axis is the batch."""
+    batched: set[fx.Node] = set()
+    for node in traced.graph.nodes:
+        if node.op == "placeholder" or not batched.isdisjoint(node.all_input_nodes):
+            batched.add(node)
+    return batched
+
+
+def _at_least_one(kept: Tensor, channels: Channels) -> Tensor:
+    """Keep one channel if none is needed, for a tensor cannot have none; a constant one needs the least before it."""
     if kept.any() or not len(kept):
         return kept
     kept = kept.clone()
-    kept[int((~fact.varies).int().argmax())] = True
+    kept[int((~channels.varies).int().argmax())] = True
     return kept
 
 
-def _zero_if_not_carrying(fact: Channels) -> Channels:
-    return Channels(fact.axis, torch.where(fact.carries, torch.nan, 0.0).double(), fact.carries)
+def _zero_if_independent(channels: Channels) -> Channels:
+    """Return the channels with zero as the constant of each one that does not depend on the input."""
+    constants = torch.where(channels.input_dependent, torch.nan, 0.0).double()
+    return Channels(channels.axis, constants, channels.input_dependent)

@@ -1,4 +1,4 @@
-"""Effective sparsity: how many of the weights that are left lie on a live path from the input to the output."""
+"""Effective sparsity: how many of the nonzero weights lie on a live path from the input to the output."""
 
 from __future__ import annotations
 
@@ -10,20 +10,26 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from ..layers import plain_name, unwrapped
-from .comparison import Example, as_example
-from .recognition import analyze
-from .rules.layers_with_weights import Layer
+from .analysis import analyze
+from .example_inputs import Example, as_example
+from .rules.layers_with_weights import WeightedLayerRule
 from .tracing import trace
-from .tracing_errors import UntraceableError
+from .tracing_errors import UnsupportedNetworkError
 
 
 @dataclass(frozen=True)
-class Effective:
-    """The weights of Linear and convolution modules: all, those that are not zero, and of these the effective ones.
+class EffectiveWeights:
+    """Counts of the weights of Linear and convolution modules: prunable, nonzero and effective.
 
-    A weight is effective if what it reads depends on the input of the network, and the output of the network depends on
-    what it writes. `layers` has (nonzero, effective) by the name of the weight, and `notes` what could not be followed:
-    there every weight counts as effective that is not zero.
+    A nonzero weight is effective if its input channel depends on the input of the network, and the output of the
+    network depends on its output channel.
+
+    Args:
+        prunable: all weights, zeros included.
+        nonzero: the weights that are not zero.
+        effective: the nonzero weights on a live path.
+        layers: (nonzero, effective) for each weight tensor, by name.
+        notes: the parts of the network that could not be analysed. There every nonzero weight counts as effective.
     """
 
     prunable: int
@@ -42,12 +48,12 @@ class Effective:
 
 
 @torch.no_grad()
-def effective(model: nn.Module, example_input: Example) -> Effective:
-    """Counts the weights on a live path, channel by channel, of the network in evaluation mode.
+def effective_weights(model: nn.Module, example_input: Example) -> EffectiveWeights:
+    """Count the weights on a live path, channel by channel, for the network in evaluation mode.
 
     Args:
-        model: the network; it stays as it is.
-        example_input: what the network is called with.
+        model: the network; it is not changed.
+        example_input: the inputs that the network is called with.
     """
     example = as_example(example_input)
     weights = {
@@ -56,8 +62,8 @@ def effective(model: nn.Module, example_input: Example) -> Effective:
         if isinstance(module, nn.Linear | _ConvNd)
     }
     try:
-        live, notes = _count(model, example, weights)
-    except UntraceableError as error:
+        live, notes = _count_live_weights(model, example, weights)
+    except UnsupportedNetworkError as error:
         live, notes = {}, (str(error),)
     layers: dict[str, tuple[int, int]] = {}
     seen: set[int] = set()
@@ -68,31 +74,32 @@ def effective(model: nn.Module, example_input: Example) -> Effective:
             layers[plain_name(f"{name}.weight".lstrip("."))] = nonzero, live.get(name, nonzero)
     prunable = sum(weight.numel() for weight in {id(weight): weight for weight in weights.values()}.values())
     nonzero, effective = (sum(pair[k] for pair in layers.values()) for k in (0, 1))
-    return Effective(prunable, nonzero, effective, layers, notes)
+    return EffectiveWeights(prunable, nonzero, effective, layers, notes)
 
 
-def _count(
+def _count_live_weights(
     model: nn.Module, example: tuple[Tensor, ...], names: Iterable[str]
 ) -> tuple[dict[str, int], tuple[str, ...]]:
-    """The effective weights of the layers that can be followed, or that are never called."""
+    """Return the effective weights of each layer that could be analysed or is never called, and the notes."""
     traced = trace(model, example)
     analysis, opaque = analyze(traced)
-    relevant = analysis.relevant()
+    live_channels = analysis.live_channels()
     targets = [str(node.target) for node in traced.graph.nodes if node.op in ("call_module", "get_attr")]
-    live = {name: 0 for name in names if not any(_within(name, t) or _within(t, name) for t in targets)}
+    live = {name: 0 for name in names if not any(_is_within(name, t) or _is_within(t, name) for t in targets)}
     for node, rule in analysis.rules.items():
-        if isinstance(rule, Layer):
-            carries = analysis.inputs(rule)[0].carries
-            live[str(node.target)] = _on_live_path(rule, carries, relevant.get(node))
+        if isinstance(rule, WeightedLayerRule):
+            inputs = analysis.inputs(rule)[0].input_dependent
+            live[str(node.target)] = _weights_between(rule, inputs, live_channels.get(node))
     return live, (*traced.notes, *opaque)
 
 
-def _within(name: str, outer: str) -> bool:
+def _is_within(name: str, outer: str) -> bool:
     return f"{name}.".startswith(f"{outer}.")
 
 
-def _on_live_path(layer: Layer, carries: Tensor, relevant: Tensor | None) -> int:
-    if relevant is None:
+def _weights_between(layer: WeightedLayerRule, inputs: Tensor, outputs: Tensor | None) -> int:
+    """Return the number of nonzero weights between input-dependent inputs and live outputs."""
+    if outputs is None:
         return 0
-    live = carries.reshape(layer.groups, 1, -1) & relevant.reshape(layer.groups, -1, 1)
+    live = inputs.reshape(layer.groups, 1, -1) & outputs.reshape(layer.groups, -1, 1)
     return int(((layer.weights != 0).sum(2).reshape(live.shape) * live).sum())

@@ -1,44 +1,45 @@
-"""The operations that are known, by what they do to channels."""
+"""The table of operations: for every module, function and method that compaction knows, the recognizer of its rule.
+
+A recognizer returns the rule of a call, or None if the rule does not apply to this call. To teach compaction a new
+operation, add it to `MODULES` or `FUNCTIONS`; CONTRIBUTING.md shows how.
+"""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from .calls import Call
+from .rules import activations_and_pooling as pointwise
+from .rules import reshaping
+from .rules.base_rules import Rule
+from .rules.batch_norm import recognize_batch_norm
+from .rules.combinations import Arithmetic, recognize_arithmetic, recognize_concatenation
+from .rules.layers_with_weights import recognize_convolution, recognize_linear, recognize_transposed_convolution
+
+Recognizer = Callable[[Call], Rule | None]
 Target = Callable[..., Any] | str
 """What a node calls: a function, or the name of a method."""
 
-# With the number of axes that come after the channels.
+# Operations that are listed with a number have that many axes after the channels.
 CONVOLUTIONS: dict[type[nn.Module], int] = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
-TRANSPOSED: dict[type[nn.Module], int] = {nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3}
-AVERAGES: dict[type[nn.Module], int] = {nn.AvgPool1d: 1, nn.AvgPool2d: 2, nn.AvgPool3d: 3}
-WINDOWS: dict[type[nn.Module], int] = {
+TRANSPOSED_CONVOLUTIONS: dict[type[nn.Module], int] = {
+    **{nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3}
+}
+AVERAGE_POOLINGS: dict[type[nn.Module], int] = {nn.AvgPool1d: 1, nn.AvgPool2d: 2, nn.AvgPool3d: 3}
+OTHER_POOLINGS: dict[type[nn.Module], int] = {
     **{nn.MaxPool1d: 1, nn.MaxPool2d: 2, nn.MaxPool3d: 3},
     **{nn.AdaptiveAvgPool1d: 1, nn.AdaptiveAvgPool2d: 2, nn.AdaptiveAvgPool3d: 3},
     **{nn.AdaptiveMaxPool1d: 1, nn.AdaptiveMaxPool2d: 2, nn.AdaptiveMaxPool3d: 3},
 }
-FUNCTIONAL_AVERAGES: dict[Target, int] = {
-    functional.avg_pool1d: 1,
-    functional.avg_pool2d: 2,
-    functional.avg_pool3d: 3,
-}
-FUNCTIONAL_WINDOWS: dict[Target, int] = {
-    **{functional.max_pool1d: 1, functional.max_pool2d: 2, functional.max_pool3d: 3},
-    functional.adaptive_avg_pool1d: 1,
-    functional.adaptive_avg_pool2d: 2,
-    functional.adaptive_avg_pool3d: 3,
-}
-AVERAGE_ARGUMENTS = (
-    *("input", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"),
-)
-
-NORMS: set[type[nn.Module]] = {nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d}
-SAME: set[type[nn.Module]] = {
+BATCH_NORMS: set[type[nn.Module]] = {nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d}
+IDENTITIES: set[type[nn.Module]] = {
     *(nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 }
 ACTIVATIONS: set[type[nn.Module]] = {
@@ -46,7 +47,33 @@ ACTIVATIONS: set[type[nn.Module]] = {
     *(nn.Sigmoid, nn.LogSigmoid, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.Tanh, nn.Tanhshrink, nn.Hardshrink),
     *(nn.Softshrink, nn.Threshold),
 }
-FUNCTIONAL_ACTIVATIONS: set[Target] = {
+
+MODULES: dict[type[nn.Module], Recognizer] = {
+    nn.Linear: recognize_linear,
+    **{kind: partial(recognize_convolution, spatial=n) for kind, n in CONVOLUTIONS.items()},
+    **{kind: partial(recognize_transposed_convolution, spatial=n) for kind, n in TRANSPOSED_CONVOLUTIONS.items()},
+    **dict.fromkeys(BATCH_NORMS, recognize_batch_norm),
+    **dict.fromkeys(IDENTITIES, pointwise.recognize_identity),
+    **dict.fromkeys(ACTIVATIONS, pointwise.recognize_activation),
+    **{kind: partial(pointwise.recognize_average_pooling, spatial=n) for kind, n in AVERAGE_POOLINGS.items()},
+    **{kind: partial(pointwise.recognize_pooling, spatial=n) for kind, n in OTHER_POOLINGS.items()},
+    nn.Upsample: pointwise.recognize_upsampling,
+    nn.Flatten: reshaping.recognize_flatten,
+}
+"""Modules by their exact class; a subclass may do something else."""
+
+AVERAGE_POOLING_FUNCTIONS: dict[Target, int] = {
+    functional.avg_pool1d: 1,
+    functional.avg_pool2d: 2,
+    functional.avg_pool3d: 3,
+}
+OTHER_POOLING_FUNCTIONS: dict[Target, int] = {
+    **{functional.max_pool1d: 1, functional.max_pool2d: 2, functional.max_pool3d: 3},
+    functional.adaptive_avg_pool1d: 1,
+    functional.adaptive_avg_pool2d: 2,
+    functional.adaptive_avg_pool3d: 3,
+}
+ACTIVATION_FUNCTIONS: set[Target] = {
     *(torch.relu, torch.sigmoid, torch.tanh, torch.abs, torch.exp, torch.neg, torch.sqrt, torch.clamp, torch.square),
     *(functional.relu, functional.relu6, functional.leaky_relu, functional.elu, functional.selu, functional.celu),
     *(functional.gelu, functional.silu, functional.mish, functional.softplus, functional.softsign, functional.sigmoid),
@@ -56,11 +83,45 @@ FUNCTIONAL_ACTIVATIONS: set[Target] = {
 }
 ADDITIONS: set[Target] = {operator.add, torch.add, "add"}
 PRODUCTS: set[Target] = {operator.mul, torch.mul, "mul"}
-ARITHMETIC: set[Target] = {
-    *(*ADDITIONS, *PRODUCTS, operator.sub, torch.sub, "sub", operator.truediv, torch.div, "div"),
-    *(operator.pow, torch.pow, "pow"),
+OTHER_ARITHMETIC: set[Target] = {
+    *(operator.sub, torch.sub, "sub", operator.truediv, torch.div, "div", operator.pow, torch.pow, "pow"),
 }
-FLATTENS: set[Target] = {torch.flatten, torch.reshape, "flatten", "view", "reshape"}
-UNSQUEEZES: set[Target] = {operator.getitem, torch.reshape, torch.unsqueeze, "view", "reshape", "unsqueeze"}
+RESHAPES: set[Target] = {torch.flatten, torch.reshape, torch.unsqueeze, "flatten", "view", "reshape", "unsqueeze"}
 CONCATENATIONS: set[Target] = {torch.cat, torch.concat}
 MEANS: set[Target] = {torch.mean, "mean"}
+SIZE_QUERIES: set[Target] = {getattr, "size"}
+"""The only operations in `FUNCTIONS` that do not return a tensor."""
+
+FUNCTIONS: dict[Target, Recognizer] = {
+    **dict.fromkeys(ACTIVATION_FUNCTIONS, pointwise.recognize_activation_function),
+    **dict.fromkeys(ADDITIONS, partial(recognize_arithmetic, kind=Arithmetic.SUM)),
+    **dict.fromkeys(PRODUCTS, partial(recognize_arithmetic, kind=Arithmetic.PRODUCT)),
+    **dict.fromkeys(OTHER_ARITHMETIC, partial(recognize_arithmetic, kind=Arithmetic.OTHER)),
+    **dict.fromkeys(CONCATENATIONS, recognize_concatenation),
+    **dict.fromkeys(MEANS, pointwise.recognize_mean_function),
+    **{
+        kind: partial(pointwise.recognize_average_pooling_function, spatial=n)
+        for kind, n in AVERAGE_POOLING_FUNCTIONS.items()
+    },
+    **{kind: partial(pointwise.recognize_pooling_function, spatial=n) for kind, n in OTHER_POOLING_FUNCTIONS.items()},
+    functional.dropout: pointwise.recognize_dropout_function,
+    **dict.fromkeys(RESHAPES, reshaping.recognize_reshape),
+    operator.getitem: reshaping.recognize_indexing,
+    **dict.fromkeys(SIZE_QUERIES, reshaping.recognize_size_query),
+}
+"""Functions, and methods by their names."""
+
+# What follows is not about channels but about memory: the results of these never share memory with their inputs, so
+# that a change in place of one does not change the other. An operation that is not listed is assumed to share it.
+MODULES_WITH_NEW_MEMORY: tuple[type[nn.Module], ...] = (
+    nn.modules.conv._ConvNd,
+    nn.Linear,
+    nn.modules.batchnorm._BatchNorm,
+    *(nn.LayerNorm, nn.GroupNorm, nn.PReLU, nn.Softmax),
+    *(*ACTIVATIONS, *OTHER_POOLINGS, *AVERAGE_POOLINGS),
+)
+FUNCTIONS_WITH_NEW_MEMORY: set[Any] = {
+    *(*ADDITIONS, *PRODUCTS, *OTHER_ARITHMETIC, *CONCATENATIONS, *MEANS, *ACTIVATION_FUNCTIONS),
+    *(*AVERAGE_POOLING_FUNCTIONS, *OTHER_POOLING_FUNCTIONS),
+    *(operator.matmul, torch.matmul, "matmul", functional.linear, functional.softmax, "softmax"),
+} - {"contiguous", "detach"}

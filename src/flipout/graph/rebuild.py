@@ -1,4 +1,4 @@
-"""Writes the smaller network."""
+"""Rebuild a traced network with the channels that are needed."""
 
 from __future__ import annotations
 
@@ -7,63 +7,71 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, fx, nn
 
-from .analysis import Analysis
-from .channels import Rule
-from .rules.channel_modules import Select, positions
-from .tracing import Traced
+from .analysis import ChannelAnalysis
+from .channels import channel_positions
+from .inserted_modules import SelectChannels
+from .rules.base_rules import Rule
+from .tracing import TracedNetwork
 
 
-class Builder:
-    """A graph in the making: what each old operation has become, and the channels that it has now."""
+class GraphBuilder:
+    """Builds the compacted graph; the rules add their operations through it.
 
-    def __init__(self, traced: Traced, analysis: Analysis, kept: Mapping[fx.Node, Tensor]) -> None:
+    Args:
+        traced: the network; its modules are replaced by smaller ones.
+        analysis: the rules and channels of its nodes.
+        kept: the channels to keep of each node that is needed.
+    """
+
+    def __init__(self, traced: TracedNetwork, analysis: ChannelAnalysis, kept: Mapping[fx.Node, Tensor]) -> None:
         self.traced, self.analysis, self.kept = traced, analysis, kept
         self.graph = fx.Graph()
-        self.made: dict[fx.Node, fx.Node] = {}
+        self.rebuilt: dict[fx.Node, fx.Node] = {}
 
     def build(self) -> fx.GraphModule:
-        """Every operation that is read, in its old order."""
+        """Rebuild every node that is needed, in the order of the graph."""
         for node, rule in self.analysis.rules.items():
             if node in self.kept:
                 inputs = self.analysis.inputs(rule)
-                self.made[node] = rule.rebuild(self, inputs, self.analysis.facts[node], self.kept[node])
+                self.rebuilt[node] = rule.rebuild(self, inputs, self.analysis.channels[node], self.kept[node])
         self.graph.lint()
         return fx.GraphModule(self.traced.model, self.graph, type(self.traced.model).__name__)
 
-    def source(self, rule: Rule, number: int) -> fx.Node:
-        """What a source has become, as it is."""
-        return self.made[rule.sources[number]]
+    def rebuilt_source(self, rule: Rule, number: int) -> fx.Node:
+        """Return a source of a rule in the compacted graph, with all its remaining channels."""
+        return self.rebuilt[rule.sources[number]]
 
-    def held(self, rule: Rule, number: int) -> Tensor:
-        """The channels that a source still has."""
+    def remaining(self, rule: Rule, number: int) -> Tensor:
+        """Return which channels a source of a rule has in the compacted graph."""
         source, axis = rule.sources[number], rule.axes[number]
-        if axis == self.analysis.facts[source].axis:
+        if axis == self.analysis.channels[source].axis:
             return self.kept[source]
-        return torch.ones(self.analysis.sizes[rule.node][number], dtype=torch.bool)
+        return torch.ones(self.analysis.source_sizes[rule.node][number], dtype=torch.bool)
 
-    def maps(self, rule: Rule, number: int) -> Tensor | None:
-        """The values of a source for one example, if only examples of its size are to be read."""
-        return None if self.analysis.maps is None else self.analysis.maps.get(rule.sources[number])
+    def example_value(self, rule: Rule, number: int) -> Tensor | None:
+        """Return the value of a source for one example, if the compacted network is for inputs of one size."""
+        values = self.analysis.example_values
+        return None if values is None else values.get(rule.sources[number])
 
-    def take(self, rule: Rule, number: int, wanted: Tensor) -> fx.Node:
-        """A source with these channels and no others."""
-        node, axis, held = self.source(rule, number), rule.axes[number], self.held(rule, number)
-        if axis is None or held.equal(wanted):
+    def select(self, rule: Rule, number: int, wanted: Tensor) -> fx.Node:
+        """Return a source of a rule with exactly the wanted channels."""
+        node, axis, remaining = self.rebuilt_source(rule, number), rule.axes[number], self.remaining(rule, number)
+        if axis is None or remaining.equal(wanted):
             return node
-        return self.part(rule.node, Select(axis, positions(held, wanted)), node)
+        return self.insert(rule.node, SelectChannels(axis, channel_positions(remaining, wanted)), node)
 
-    def copy(self, node: fx.Node, made: Mapping[fx.Node, fx.Node] | None = None) -> fx.Node:
-        """The operation as it was, on other tensors."""
-        here = {**self.made, **(made or {})}
+    def copy(self, node: fx.Node, sources: Mapping[fx.Node, fx.Node] | None = None) -> fx.Node:
+        """Copy a node of the traced graph; `sources` overrides what its sources have become."""
+        here = {**self.rebuilt, **(sources or {})}
         return self.graph.node_copy(node, lambda old: here[old])
 
     def replace(self, node: fx.Node, source: fx.Node, module: nn.Module) -> fx.Node:
-        """Another module under the name of the one that the operation calls."""
+        """Call another module under the name of the one that the node called."""
         self.traced.model.set_submodule(str(node.target), module)
         return self.graph.call_module(str(node.target), (source,))
 
-    def part(self, node: fx.Node, module: nn.Module, *sources: fx.Node) -> fx.Node:
-        """A module of ours, named for the operation that it serves."""
+    def insert(self, node: fx.Node, module: nn.Module, *sources: fx.Node) -> fx.Node:
+        """Add a module, named after the node that it serves, and call it."""
         model = self.traced.model
         base = name = f"{node.name}_{type(module).__name__.lower()}"
         number = 1

@@ -1,4 +1,4 @@
-"""A network as a graph of operations: traced, free of in-place changes, with the shape of every tensor."""
+"""Trace a network into a graph of operations without in-place changes, with the shape of every tensor."""
 
 from __future__ import annotations
 
@@ -12,23 +12,30 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, fx, nn
 
-from .comparison import own_copy
-from .functional_form import InPlaceProxy, make_functional
-from .rules.channel_modules import PARTS
-from .tracing_errors import UntraceableError, first_line
+from .example_inputs import evaluation_copy
+from .functionalization import InPlaceProxy, make_functional
+from .inserted_modules import INSERTED_MODULES
+from .tracing_errors import UnsupportedNetworkError, first_line
 
-Seen = TypeVar("Seen")
-ABOUT_SIZES = "about sizes"  # in what a node knows of itself
+Recorded = TypeVar("Recorded")
+ABOUT_SIZES = "about sizes"  # a key in `fx.Node.meta`
 
-DECIDED = (
-    "the network decides by the sizes of tensors, and the result as for the example: give it inputs of no other size, "
-    "but for the batch"
+SIZE_DECISION_NOTE = (
+    "the network makes decisions by the sizes of tensors; the result decides as for the example: use it only with "
+    "inputs of the example's size, with any batch size"
 )
 
 
 @dataclass(frozen=True)
-class Traced:
-    """A copy of a model in evaluation mode, its graph, the shapes of an example's tensors, and what was not traced."""
+class TracedNetwork:
+    """A traced network.
+
+    Args:
+        model: a copy of the network in evaluation mode, with the modules that the graph calls.
+        graph: its operations.
+        shapes: the shape of every tensor for the example.
+        notes: what could not be traced, and what the result does not accept.
+    """
 
     model: nn.Module
     graph: fx.Graph
@@ -36,38 +43,41 @@ class Traced:
     notes: tuple[str, ...]
 
     def module(self, node: fx.Node) -> nn.Module | None:
-        """The module that a node calls, if it calls one."""
+        """Return the module that a node calls; None if it does not call a module."""
         return self.model.get_submodule(str(node.target)) if node.op == "call_module" else None
 
 
-def trace(model: nn.Module, example: tuple[Tensor, ...]) -> Traced:
-    """Follows a model with an example. A submodule that cannot be followed becomes one opaque operation."""
-    model = own_copy(model)
-    if hooked(model):
-        raise UntraceableError("the network has hooks, which may change what it reads and gives: remove them first")
+def trace(model: nn.Module, example: tuple[Tensor, ...]) -> TracedNetwork:
+    """Trace a network with an example. A submodule that cannot be traced becomes one opaque operation."""
+    model = evaluation_copy(model)
+    if has_hooks(model):
+        raise UnsupportedNetworkError(
+            "the network has hooks, which may change its inputs and outputs: remove them first"
+        )
     tracer = _Tracer(example)
     try:
         graph = tracer.trace(model)
         shapes = _run(model, graph, example, lambda tensor: tuple(tensor.shape))
-    except Exception as error:  # any code of the user's may run here
-        raise UntraceableError(f"the network cannot be traced ({first_line(error)})") from error
-    graph._tracer_cls = None  # a network that is unpickled is traced again, without an example
+    except Exception as error:  # the user's code may raise any error
+        raise UnsupportedNetworkError(f"the network cannot be traced ({first_line(error)})") from error
+    graph._tracer_cls = None  # unpickling traces again, and could not create a tracer that needs an example
     for node in graph.nodes:
-        node.type = None  # annotations, which may be mere text and then keep a network from being pickled
+        node.type = None  # an annotation may be a string, which would prevent pickling
     make_functional(model, graph, shapes)
-    for node in reversed(graph.nodes):  # sizes that were only decided by
+    for node in reversed(graph.nodes):  # sizes that were used for decisions only
         if not node.users and node.op in ("call_function", "call_method") and _about_sizes(node):
             graph.erase_node(node)
-    return Traced(model, graph, shapes, tuple(tracer.notes))
+    return TracedNetwork(model, graph, shapes, tuple(tracer.notes))
 
 
-def evaluate(traced: Traced, example: tuple[Tensor, ...]) -> dict[fx.Node, Tensor]:
-    """Every tensor of the network for the first of the examples, in float64, where it is the same for each in a batch.
+def values_for_one_example(traced: TracedNetwork, example: tuple[Tensor, ...]) -> dict[fx.Node, Tensor]:
+    """Return the value of every tensor for the first example of the batch, in float64.
 
-    It is not where the first axis is none of examples, and then the tensor is left out.
+    The network runs on two copies of that example. A tensor whose two rows differ is left out: its first axis is not
+    the batch.
     """
-    alike = (torch.cat([x[:1]] * 2).cpu() if x.ndim else x.cpu() for x in example)
-    exact = tuple(x.double() if x.is_floating_point() else x for x in alike)
+    repeated = (torch.cat([x[:1]] * 2).cpu() if x.ndim else x.cpu() for x in example)
+    exact = tuple(x.double() if x.is_floating_point() else x for x in repeated)
     try:
         found = _run(
             copy.deepcopy(traced.model).double().cpu(),
@@ -75,31 +85,31 @@ def evaluate(traced: Traced, example: tuple[Tensor, ...]) -> dict[fx.Node, Tenso
             exact,
             lambda tensor: tensor[0] if tensor.equal(tensor[:1].expand_as(tensor)) else None,
         )
-    except Exception as error:  # any code of the user's may run here
-        raise UntraceableError(f"the network does not run in float64 ({first_line(error)})") from error
+    except Exception as error:  # the user's code may raise any error
+        raise UnsupportedNetworkError(f"the network does not run in float64 ({first_line(error)})") from error
     return {node: tensor for node, tensor in found.items() if tensor is not None}
 
 
-def hooked(module: nn.Module) -> bool:
-    """Whether something may change what goes into a module or comes out of it."""
+def has_hooks(module: nn.Module) -> bool:
+    """Return whether hooks may change the inputs or outputs of a module."""
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 @torch.no_grad()
 def _run(
-    model: nn.Module, graph: fx.Graph, example: tuple[Any, ...], look: Callable[[Tensor], Seen]
-) -> dict[fx.Node, Seen]:
-    recorder = _Recorder(model, graph, look)
-    # An in-place operation of the model would else change the example.
+    model: nn.Module, graph: fx.Graph, example: tuple[Any, ...], record: Callable[[Tensor], Recorded]
+) -> dict[fx.Node, Recorded]:
+    recorder = _Recorder(model, graph, record)
+    # Copied, because an in-place operation of the model would change the example.
     recorder.run(*copy.deepcopy(example))
     return recorder.found
 
 
 class _Tracer(fx.Tracer):
-    """Traces through everything but torch's own modules, ours, those with hooks, and what fails.
+    """Traces into all modules except torch's own, inserted ones, those with hooks, and those that fail.
 
-    The network takes what the example gives it; its other arguments stay at their defaults. Where it decides by the
-    sizes of tensors, it decides as for the example.
+    The traced network takes the arguments that the example has; all others keep their defaults. Where the network
+    makes decisions by the sizes of tensors, the trace follows the decision for the example.
     """
 
     proxy_buffer_attributes = True
@@ -108,7 +118,7 @@ class _Tracer(fx.Tracer):
         super().__init__()
         self.example, self.notes = example, list[str]()
         self.values: dict[fx.Node, Any] = {}
-        self.evaluating = False  # while torch's modules are changed so that calls of them are traced
+        self.evaluating = False  # True while nodes are evaluated, and calls must not be traced
 
     def create_args_for_root(
         self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
@@ -123,9 +133,9 @@ class _Tracer(fx.Tracer):
                 name += "_"
             names.append(name)
         self.notes += [
-            f"{left.name} stays {left.default!r}, and is no argument of the result"
-            for left in parameters[len(names) :]
-            if left.default is not left.empty
+            f"{omitted.name} is fixed to {omitted.default!r} and is not an argument of the result"
+            for omitted in parameters[len(names) :]
+            if omitted.default is not omitted.empty
         ]
         return root_fn, [self.root, *(self.create_proxy("placeholder", name, (), {}) for name in names)]
 
@@ -133,18 +143,18 @@ class _Tracer(fx.Tracer):
         return InPlaceProxy(node, self)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, PARTS) or hooked(m) or super().is_leaf_module(m, module_qualified_name)
+        return isinstance(m, INSERTED_MODULES) or has_hooks(m) or super().is_leaf_module(m, module_qualified_name)
 
     def to_bool(self, obj: fx.Proxy) -> bool:
         if not _about_sizes(obj.node):
             return super().to_bool(obj)
-        if DECIDED not in self.notes:
-            self.notes.append(DECIDED)
+        if SIZE_DECISION_NOTE not in self.notes:
+            self.notes.append(SIZE_DECISION_NOTE)
         return bool(self._value(obj.node))
 
     @torch.no_grad()
     def _value(self, wanted: fx.Node) -> Any:
-        """What an operation gives for the example."""
+        """Return the result of a node for the example."""
         interpreter = fx.Interpreter(self.root, graph=self.graph)
         interpreter.env, inputs = self.values, iter(copy.deepcopy(self.example))
         self.evaluating = True
@@ -167,34 +177,36 @@ class _Tracer(fx.Tracer):
         before, stack, notes = len(self.graph.nodes), dict(self.module_stack), list(self.notes)
         try:
             return super().call_module(m, forward, args, kwargs)
-        except Exception as error:  # any code of the user's may run here
+        except Exception as error:  # the user's code may raise any error
             for node in list(self.graph.nodes)[: before - 1 : -1]:
                 self.graph.erase_node(node)
             self.module_stack.clear()
             self.module_stack.update(stack)
             name = self.path_of_module(m)
             self.notes = notes
-            self.notes.append(f"{name} ({type(m).__name__}) is left as it is: cannot be traced ({first_line(error)})")
+            self.notes.append(
+                f"{name} ({type(m).__name__}) is left unchanged because it cannot be traced ({first_line(error)})"
+            )
             return self.create_proxy("call_module", name, args, kwargs)
 
 
-class _Recorder(fx.Interpreter, Generic[Seen]):
-    """Runs a graph and writes down something of every tensor."""
+class _Recorder(fx.Interpreter, Generic[Recorded]):
+    """Runs a graph and records something about every tensor."""
 
-    def __init__(self, model: nn.Module, graph: fx.Graph, look: Callable[[Tensor], Seen]) -> None:
+    def __init__(self, model: nn.Module, graph: fx.Graph, record: Callable[[Tensor], Recorded]) -> None:
         super().__init__(model, graph=graph)
-        self.look = look
-        self.found: dict[fx.Node, Seen] = {}
+        self.record = record
+        self.found: dict[fx.Node, Recorded] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
         if isinstance(result, Tensor) and result.ndim:
-            self.found[n] = self.look(result)
+            self.found[n] = self.record(result)
         return result
 
 
 def _about_sizes(node: fx.Node) -> bool:
-    """Whether the result depends on nothing but the sizes of tensors, and not on that of the batch alone."""
+    """Return whether the result of a node depends only on sizes of tensors, and not only on the batch size."""
     if ABOUT_SIZES not in node.meta:
         node.meta[ABOUT_SIZES] = _asks_for_size(node) or _computed_from_sizes(node)
     return bool(node.meta[ABOUT_SIZES])

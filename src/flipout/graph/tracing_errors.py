@@ -1,12 +1,12 @@
-"""What may go wrong on the way to a smaller network, and how it is told in a line."""
+"""The error for networks that cannot be traced or compacted, and a helper that shortens error messages."""
 
 from __future__ import annotations
 
 
-class UntraceableError(Exception):
-    """The network as a whole cannot be followed; the message says why."""
+class UnsupportedNetworkError(Exception):
+    """The network as a whole cannot be traced or compacted; the message says why."""
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, without its details; its kind if it says nothing."""
+    """Return the first line of an error's message, or the name of its class if the message is empty."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,51 +1,35 @@
-"""Files that are there whole or not at all."""
+"""Files of the lab, written atomically: a full disk is a LabError. JSON files, and leftovers of killed processes."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ..atomic_files import leftover_files, replacing
 from .errors import LabError
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write in place of `path`, which is replaced at the end, once all of it is on the disk."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+def open_replacement(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to write that replaces `path` atomically at the end."""
     try:
-        with temporary.open("wb") as file:
+        with replacing(path) as temporary, temporary.open("wb") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise LabError(
                 f"the disk is full: {path} could not be written. What was there before is unharmed; free some space "
-                "and run the same command again to go on"
+                "and run the same command again to continue"
             ) from error
         raise
-    finally:
-        temporary.unlink(missing_ok=True)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # not every file system lets a folder be opened
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    with replacing(path) as file:
+    with open_replacement(path) as file:
         file.write(content)
 
 
@@ -64,7 +48,6 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Half-written files of a process that was killed."""
-    for path in folder.glob(".*.part"):
-        if path.is_file():
-            path.unlink(missing_ok=True)
+    """Remove incomplete files that a killed process left in a folder."""
+    for path in leftover_files(folder):
+        path.unlink(missing_ok=True)

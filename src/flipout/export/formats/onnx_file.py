@@ -1,4 +1,4 @@
-"""ONNX files, each checked against onnxruntime before it is there."""
+"""Write ONNX files. Each file is verified with onnxruntime before it is kept."""
 
 from __future__ import annotations
 
@@ -13,82 +13,57 @@ import torch
 from torch import Tensor, nn
 
 from ...atomic_files import replacing
-from ...graph.comparison import Example, as_example, inputs_like, own_copy
+from ...graph.example_inputs import Example, as_example, evaluation_copy, inputs_like
 from ...graph.tracing_errors import first_line
-from .verification import batch_axes, largest_difference
-
-NEEDED = "ONNX needs onnx, onnxscript and onnxruntime ({} is missing): pip install 'flipout[export]'"
+from .dynamic_batch import dynamic_batch_axes
+from .onnx_runtime import MISSING_PACKAGE, open_session, run_session
+from .verification import verify_outputs
 
 
 @torch.no_grad()
 def to_onnx(model: nn.Module, path: Path | str, example_input: Example) -> float:
-    """Writes a network in evaluation mode as ONNX, for any batch size, and gives the largest difference of its outputs.
+    """Write a network in evaluation mode as ONNX, for any batch size; return the largest difference of its outputs.
 
-    Before the file takes its place, onnxruntime runs it on random inputs in two batch sizes; if an output differs from
-    the network's own by more than rounding, there is an error and no file. Zeros stay zeros.
+    Before the file is put in place, onnxruntime runs it on random inputs of two batch sizes. If an output differs from
+    the network's by more than rounding, an error is raised and no file is written. Zeros stay zeros.
 
     Args:
-        model: any network that `torch.export` can follow, dense or compacted; it stays as it is.
-        path: the file; what was there is replaced.
-        example_input: what the network is called with; the first axis of each tensor is the batch.
+        model: any network that `torch.export` supports, dense or compacted; it is not changed.
+        path: the file; an existing one is replaced.
+        example_input: the inputs that the network is called with; the first axis of each tensor is the batch.
     """
-    example, network = tuple(each.cpu() for each in as_example(example_input)), own_copy(model).cpu()
-    program = _program(network, inputs_like(example, 2))
+    example, network = tuple(each.cpu() for each in as_example(example_input)), evaluation_copy(model).cpu()
+    program = _export(network, inputs_like(example, 2))
     with replacing(Path(path)) as temporary:
         program.save(temporary, external_data=False)
-        runtime = session(temporary)
-        return largest_difference(network, lambda *inputs: _run(runtime, inputs), example, "onnxruntime")
+        session = open_session(temporary)
+        return verify_outputs(network, lambda *inputs: run_session(session, inputs), example, "onnxruntime")
 
 
-def session(path: Path) -> Any:
-    """onnxruntime with a network in it, on the CPU, with as many threads as torch has."""
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise ImportError(NEEDED.format(error.name)) from error
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # threads that wait would slow down others
-    try:
-        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime's errors share no other class
-        raise ValueError(f"onnxruntime cannot run the network: {first_line(error)}") from error
-
-
-def feed(runtime: Any, example: tuple[Tensor, ...]) -> dict[str, Any]:
-    """Tensors under the names that the file has for its inputs."""
-    names = [each.name for each in runtime.get_inputs()]
-    return {name: tensor.numpy() for name, tensor in zip(names, example, strict=True)}
-
-
-def _run(runtime: Any, inputs: tuple[Tensor, ...]) -> list[Tensor]:
-    return [torch.from_numpy(output) for output in runtime.run(None, feed(runtime, inputs))]
-
-
-def _program(network: nn.Module, example: tuple[Tensor, ...]) -> Any:
+def _export(network: nn.Module, example: tuple[Tensor, ...]) -> Any:
     for package in ("onnx", "onnxscript"):
         try:
             __import__(package)
         except ImportError as error:
-            raise ImportError(NEEDED.format(package)) from error
-    with _quietly():
+            raise ImportError(MISSING_PACKAGE.format(package)) from error
+    with _silenced():
         try:
             return torch.onnx.export(
                 network,
                 example,
                 dynamo=True,
-                dynamic_shapes=batch_axes(network, len(example)),
+                dynamic_shapes=dynamic_batch_axes(network, len(example)),
                 external_data=False,
                 verbose=False,
             )
-        except Exception as error:  # the exporter's errors share no other class
+        except Exception as error:  # the exporter's errors have no other common base
             reason = first_line(cause if isinstance(cause := error.__cause__, Exception) else error)
             raise ValueError(f"{type(network).__name__} cannot be written as ONNX: {reason}") from error
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
-    """The exporter tells of packages that nobody asked for, and warns of its own code."""
+def _silenced() -> Iterator[None]:
+    """Silence the exporter, which logs optional packages and warns about its own code."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

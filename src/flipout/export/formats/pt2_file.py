@@ -1,4 +1,4 @@
-"""Networks as `torch.export` files, which run where there is torch and nothing else of ours."""
+"""Write `torch.export` files, which run with torch alone."""
 
 from __future__ import annotations
 
@@ -11,39 +11,40 @@ import torch
 from torch import Tensor, nn
 
 from ...atomic_files import replacing
-from ...graph.comparison import Example, as_example, inputs_like, own_copy
+from ...graph.example_inputs import Example, as_example, evaluation_copy, inputs_like
 from ...graph.tracing_errors import first_line
-from .verification import batch_axes, largest_difference
+from .dynamic_batch import dynamic_batch_axes
+from .verification import verify_outputs
 
 
 @torch.no_grad()
 def to_pt2(model: nn.Module, path: Path | str, example_input: Example) -> float:
-    """Writes a network in evaluation mode for `torch.export.load(path).module()`, for any batch size.
+    """Write a network in evaluation mode for `torch.export.load(path).module()`; return the largest difference.
 
-    Before the file takes its place it is read and run on random inputs in two batch sizes; other outputs are an error.
-    The largest difference is returned. Read only files that you trust: `torch.export.load` unpickles what a file of
-    somebody else asks it to, though the ones written here hold tensors and nothing else.
+    The file accepts any batch size. Before it is put in place, it is loaded and run on random inputs of two batch
+    sizes. If an output differs by more than rounding, an error is raised and no file is written. Load only files that
+    you trust: `torch.export.load` unpickles data if a file asks for it. Files written here contain only tensors.
 
     Args:
-        model: any network that `torch.export` can follow; it stays as it is.
-        path: the file, ending in .pt2; what was there is replaced.
-        example_input: what the network is called with; the first axis of each tensor is the batch.
+        model: any network that `torch.export` supports; it is not changed.
+        path: the file, which must end in .pt2; an existing one is replaced.
+        example_input: the inputs that the network is called with; the first axis of each tensor is the batch.
     """
     path = Path(path)
     if path.suffix != ".pt2":
-        raise ValueError(f"{path} does not end in .pt2, and torch.export reads no other files: name it {path}.pt2")
-    example, network = tuple(each.cpu() for each in as_example(example_input)), own_copy(model).cpu()
+        raise ValueError(f"{path} does not end in .pt2, which torch.export requires: name it {path}.pt2")
+    example, network = tuple(each.cpu() for each in as_example(example_input)), evaluation_copy(model).cpu()
     with warnings.catch_warnings(), replacing(path) as temporary:
-        warnings.simplefilter("ignore")  # of torch's exporter, about itself
-        written = io.BytesIO()  # given a path, torch would put its name into the file
-        torch.export.save(_program(network, inputs_like(example, 2)), written)
+        warnings.simplefilter("ignore")  # torch's exporter warns about its own code
+        written = io.BytesIO()  # given a path, torch would store the file name in the file
+        torch.export.save(_export(network, inputs_like(example, 2)), written)
         temporary.write_bytes(written.getvalue())
-        read = torch.export.load(temporary).module()
-        return largest_difference(network, read, example, "torch.export")
+        loaded = torch.export.load(temporary).module()
+        return verify_outputs(network, loaded, example, "torch.export")
 
 
-def _program(network: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
+def _export(network: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
     try:
-        return torch.export.export(network, inputs, dynamic_shapes=batch_axes(network, len(inputs)))
-    except Exception as error:  # the exporter's errors share no other class
+        return torch.export.export(network, inputs, dynamic_shapes=dynamic_batch_axes(network, len(inputs)))
+    except Exception as error:  # the exporter's errors have no other common base
         raise ValueError(f"{type(network).__name__} cannot be exported: {first_line(error)}") from error

@@ -1,42 +1,38 @@
-"""Whether a file that was written computes what the network does."""
+"""Verify that an exported file computes the same as the network."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from ...graph.comparison import distance, inputs_like, precision, unlike
+from ...graph.comparison import coarsest_epsilon, describe_difference, largest_difference
+from ...graph.example_inputs import inputs_like
 
-TOLERANCE = 1e-4
-ROUNDINGS = 10
-"""Of half precision, which is coarser than the tolerance."""
-BATCHES = (1, 3)
-
-
-def batch_axes(network: nn.Module, inputs: int) -> Any:
-    """For torch's exporter: the first axis of every input may be of any size. Those of `*arguments` it wants as one."""
-    axes = tuple({0: torch.export.Dim.DYNAMIC} for _ in range(inputs))
-    kinds = [parameter.kind for parameter in inspect.signature(network.forward).parameters.values()]
-    return (axes,) if kinds[:1] == [inspect.Parameter.VAR_POSITIONAL] else axes
+OUTPUT_TOLERANCE = 1e-4
+"""The largest difference that is accepted, relative to the size of the outputs."""
+ROUNDING_STEPS = 10
+"""In half precision, whose rounding is coarser than the tolerance, this many steps of rounding are accepted."""
+BATCH_SIZES = (1, 3)
 
 
-def largest_difference(network: nn.Module, other: Callable[..., Any], example: tuple[Tensor, ...], who: str) -> float:
-    """Between the outputs of a network and another form of it, on random inputs in two batch sizes.
+def verify_outputs(
+    network: nn.Module, exported: Callable[..., Any], example: tuple[Tensor, ...], runtime: str
+) -> float:
+    """Compare a network and its exported form on random inputs of two batch sizes; return the largest difference.
 
-    More than rounding is an error, which says who computed it.
+    Raise a ValueError, which names the runtime, if outputs differ by more than rounding.
     """
-    worst = 0.0
-    for batch in BATCHES:
+    largest = 0.0
+    for batch in BATCH_SIZES:
         inputs = inputs_like(example, batch)
-        ours, theirs = network(*inputs), other(*inputs)
-        if difference := unlike(ours, theirs, max(TOLERANCE, ROUNDINGS * precision(ours))):
+        expected, found = network(*inputs), exported(*inputs)
+        tolerance = max(OUTPUT_TOLERANCE, ROUNDING_STEPS * coarsest_epsilon(expected))
+        if difference := describe_difference(expected, found, tolerance):
             raise ValueError(
-                f"{who} gives other outputs than {type(network).__name__} for a batch of {batch}: they differ "
+                f"the outputs of {runtime} differ from those of {type(network).__name__} for a batch of {batch} "
                 f"({difference}); no file was written"
             )
-        worst = max(worst, distance(ours, theirs))
-    return worst
+        largest = max(largest, largest_difference(expected, found))
+    return largest

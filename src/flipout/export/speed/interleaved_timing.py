@@ -1,4 +1,4 @@
-"""Times that can be compared on a noisy machine: taken in turn, in one process."""
+"""Time functions so that the results can be compared on a busy machine: interleaved, in one process."""
 
 from __future__ import annotations
 
@@ -8,65 +8,66 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-Work = Callable[[], object]
 Name = TypeVar("Name")
 
 
 @dataclass(frozen=True)
-class Time:
-    """Milliseconds: the median of some repetitions, and the middle half of them."""
+class Timing:
+    """The median, the lower and the upper quartile of repeated timings, in milliseconds."""
 
     median: float
     low: float
     high: float
 
     def __str__(self) -> str:
-        return f"{digits(self.median)} ({self.spread})"
+        return f"{format_milliseconds(self.median)} ({self.quartiles})"
 
     @property
-    def spread(self) -> str:
-        return f"{digits(self.low)} to {digits(self.high)}"
+    def quartiles(self) -> str:
+        return f"{format_milliseconds(self.low)} to {format_milliseconds(self.high)}"
 
 
-def digits(milliseconds: float) -> str:
-    """Down to microseconds where there is less than one millisecond."""
+def format_milliseconds(milliseconds: float) -> str:
+    """Return milliseconds as text, with three decimals below one millisecond and two above."""
     return f"{milliseconds:.3f}" if milliseconds < 1 else f"{milliseconds:.2f}"
 
 
-def interleaved(works: Mapping[Name, Work], repetitions: int, warm_up: int = 1) -> dict[Name, Time]:
-    """Times each work `repetitions` times, in turn, so that what slows the machine down slows all of them alike.
+def time_interleaved(
+    functions: Mapping[Name, Callable[[], object]], repetitions: int, warm_up: int = 1
+) -> dict[Name, Timing]:
+    """Time each function `repetitions` times, interleaved, so that a busy machine slows all of them down alike.
 
-    Before it is timed each runs once untimed, and so finds its own weights in the cache, not those of the one before.
+    Before each timing the function runs once untimed, so that it finds its own weights in the cache.
     """
     if repetitions < 1:
-        raise ValueError(f"repetitions is {repetitions}: give at least 1")
-    taken: dict[Name, list[float]] = {name: [] for name in works}
+        raise ValueError(f"repetitions is {repetitions}: it must be at least 1")
+    times: dict[Name, list[float]] = {name: [] for name in functions}
     for repetition in range(warm_up + repetitions):
-        for name in in_turn(works, repetition):
-            works[name]()
-            _, elapsed = timed(works[name])
+        for name in rotated(functions, repetition):
+            functions[name]()
+            _, elapsed = time_call(functions[name])
             if repetition >= warm_up:
-                taken[name].append(elapsed)
-    return {name: summary(times) for name, times in taken.items()}
+                times[name].append(elapsed)
+    return {name: summarize_times(each) for name, each in times.items()}
 
 
-def in_turn(names: Iterable[Name], number: int) -> list[Name]:
-    """The same names, beginning each time with the next one, so that none always comes after the same other."""
+def rotated(names: Iterable[Name], number: int) -> list[Name]:
+    """Return the names in the same cyclic order, starting with another one for each number."""
     names = list(names)
     first = number % len(names)
     return names[first:] + names[:first]
 
 
-def timed(work: Callable[..., object], *arguments: object) -> tuple[object, float]:
-    """What a call gives, and its milliseconds."""
+def time_call(function: Callable[..., object], *arguments: object) -> tuple[object, float]:
+    """Return the result of a call and its time in milliseconds."""
     start = time.perf_counter()
-    result = work(*arguments)
+    result = function(*arguments)
     return result, 1000 * (time.perf_counter() - start)
 
 
-def summary(times: list[float]) -> Time:
-    """Of at least one repetition."""
+def summarize_times(times: list[float]) -> Timing:
+    """Return the median and the quartiles of at least one time."""
     if len(times) == 1:
-        return Time(times[0], times[0], times[0])
+        return Timing(times[0], times[0], times[0])
     low, _, high = statistics.quantiles(times, n=4, method="inclusive")
-    return Time(statistics.median(times), low, high)
+    return Timing(statistics.median(times), low, high)

@@ -1,7 +1,6 @@
 """Linear and convolution layers that compute with their nonzero weights only, on the CPU.
 
-Each keeps the dense weight too: it is what `state_dict` holds, and what runs on images of another size than the one the
-layer was made for.
+Each layer keeps its dense weight too: for `state_dict`, and for images of another size than it was built for.
 """
 
 from __future__ import annotations
@@ -17,32 +16,32 @@ from torch.nn import functional
 
 
 class SparseMatrix:
-    """A matrix by its nonzero elements, row by row. It never changes, so that copies of a layer share it."""
+    """A sparse matrix in CSR format. It never changes, so copies of a layer share it."""
 
     def __init__(self, matrix: Tensor) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # torch's sparse tensors call themselves beta
-            rows = matrix.to_sparse_csr()
-            # MKL counts in 32 bits, and would convert at every product
-            starts, places = rows.crow_indices().int(), rows.col_indices().int()
-            self.rows = torch.sparse_csr_tensor(starts, places, rows.values(), rows.shape, check_invariants=True)
+            warnings.simplefilter("ignore", UserWarning)  # torch warns that sparse tensors are in beta
+            csr = matrix.to_sparse_csr()
+            # MKL uses 32-bit indices, and would convert them for every product
+            starts, columns = csr.crow_indices().int(), csr.col_indices().int()
+            self.csr = torch.sparse_csr_tensor(starts, columns, csr.values(), csr.shape, check_invariants=True)
 
     def __deepcopy__(self, _: object) -> Self:
-        return self  # torch cannot copy it
+        return self  # torch cannot copy sparse CSR tensors
 
     @property
     def columns(self) -> int:
-        return self.rows.shape[1]
+        return self.csr.shape[1]
 
-    def times(self, columns: Tensor) -> Tensor:
-        """The product with a dense matrix; that with a vector has a faster way of its own."""
-        if columns.shape[1] == 1:
-            return (self.rows @ columns.flatten())[:, None]
-        return torch.sparse.mm(self.rows, columns.contiguous())  # type: ignore[no-any-return]
+    def times(self, dense: Tensor) -> Tensor:
+        """Return the product with a dense matrix; the product with a vector is faster and has its own branch."""
+        if dense.shape[1] == 1:
+            return (self.csr @ dense.flatten())[:, None]
+        return torch.sparse.mm(self.csr, dense.contiguous())  # type: ignore[no-any-return]
 
 
 class SparseLayer(nn.Module):
-    """A layer with a dense weight to save, and something sparse that `build` makes of it."""
+    """A layer with a dense weight to save, and a sparse form that `build` computes from it."""
 
     weight: Tensor
     bias: Tensor | None
@@ -54,6 +53,7 @@ class SparseLayer(nn.Module):
         self.register_load_state_dict_post_hook(_rebuild)  # type: ignore[no-untyped-call]
 
     def build(self) -> None:
+        """Compute the sparse form from the dense weight."""
         raise NotImplementedError
 
 
@@ -88,7 +88,7 @@ class SparseLinear(SparseLayer):
 
 
 class SparseConvolution(SparseLayer):
-    """A convolution of images of one size."""
+    """A convolution that is sparse for images of one size, and dense for all others."""
 
     def __init__(self, layer: nn.Conv2d, example: Tensor) -> None:
         super().__init__(layer)
@@ -99,15 +99,15 @@ class SparseConvolution(SparseLayer):
     def forward(self, x: Tensor) -> Tensor:
         if _pair(x.shape[-2:]) != self.image or not len(x):
             return functional.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation)
-        out = self.sparse(x).view(len(x), -1, *self.out)
+        out = self.sparse_product(x).view(len(x), -1, *self.out)
         return out if self.bias is None else out.add_(self.bias[:, None, None])
 
-    def sparse(self, x: Tensor) -> Tensor:
-        """The outputs without the bias, as a matrix for each image or flat."""
+    def sparse_product(self, x: Tensor) -> Tensor:
+        """Return the outputs without the bias, as a matrix or a vector for each image."""
         raise NotImplementedError
 
     def taps(self) -> Tensor:
-        """The (input channel, row, column) of the kernel that any output reads, one to a row."""
+        """Return the (input channel, row, column) of the kernel that any output reads, one per row."""
         return (self.weight != 0).any(0).nonzero()
 
     def padded(self, x: Tensor) -> Tensor:
@@ -116,7 +116,7 @@ class SparseConvolution(SparseLayer):
 
 
 class GatheredConvolution(SparseConvolution):
-    """Copies what each tap reads into a row, by one table of positions, and multiplies with a sparse matrix."""
+    """Gathers the pixels that each tap reads into a row, by one index, and multiplies with a sparse matrix."""
 
     def build(self) -> None:
         channel, row, column = self.taps().unbind(1)
@@ -126,20 +126,20 @@ class GatheredConvolution(SparseConvolution):
         first = channel * height * width + row * self.dilation[0] * width + column * self.dilation[1]
         self.positions = (first[:, None, None] + down[:, None] * width + across).flatten()
 
-    def sparse(self, x: Tensor) -> Tensor:
+    def sparse_product(self, x: Tensor) -> Tensor:
         padded = self.padded(x).flatten(1)
-        taps, places = self.matrix.columns, math.prod(self.out)
-        return torch.stack([self.matrix.times(each[self.positions].view(taps, places)) for each in padded])
+        taps, pixels = self.matrix.columns, math.prod(self.out)
+        return torch.stack([self.matrix.times(each[self.positions].view(taps, pixels)) for each in padded])
 
 
 class SlicedConvolution(SparseConvolution):
-    """The same, but for each place in the kernel a slice of the image, of the channels that are read there."""
+    """Like `GatheredConvolution`, but copies for each kernel position a slice of the channels that are read there."""
 
     def build(self) -> None:
         taps = self.taps()
-        places = torch.unique(taps[:, 1:], dim=0).tolist()
+        kernel_positions = torch.unique(taps[:, 1:], dim=0).tolist()
         self.slices, order = [], []
-        for row, column in places:
+        for row, column in kernel_positions:
             here = (taps[:, 1] == row) & (taps[:, 2] == column)
             down, across = (
                 slice(at * spread, at * spread + (count - 1) * step + 1, step)
@@ -150,10 +150,10 @@ class SlicedConvolution(SparseConvolution):
         channel, row, column = torch.cat(order).unbind(1) if order else taps.unbind(1)
         self.matrix = SparseMatrix(self.weight[:, channel, row, column])
 
-    def sparse(self, x: Tensor) -> Tensor:
-        return torch.stack([self._one(each) for each in self.padded(x)])
+    def sparse_product(self, x: Tensor) -> Tensor:
+        return torch.stack([self._one_image(each) for each in self.padded(x)])
 
-    def _one(self, image: Tensor) -> Tensor:
+    def _one_image(self, image: Tensor) -> Tensor:
         rows = image.new_empty(self.matrix.columns, *self.out)
         start = 0
         for down, across, channels in self.slices:
@@ -164,7 +164,7 @@ class SlicedConvolution(SparseConvolution):
 
 
 class MatrixConvolution(SparseConvolution):
-    """One sparse matrix from all pixels of an image to all outputs; for small images."""
+    """One sparse matrix from all pixels of an image to all outputs, for small images."""
 
     def build(self) -> None:
         output, channel, row, column = self.weight.nonzero(as_tuple=True)
@@ -174,42 +174,43 @@ class MatrixConvolution(SparseConvolution):
         down = (y * self.stride[0] - self.padding[0]) + (row * self.dilation[0])[:, None, None]
         across = (x * self.stride[1] - self.padding[1]) + (column * self.dilation[1])[:, None, None]
         inside = (down >= 0) & (down < height) & (across >= 0) & (across < width)
-        into = (output[:, None, None] * out_height + y) * out_width + x
-        of = (channel[:, None, None] * height + down) * width + across
-        places = torch.stack([into[inside], of[inside]])
+        target = (output[:, None, None] * out_height + y) * out_width + x
+        source = (channel[:, None, None] * height + down) * width + across
+        indices = torch.stack([target[inside], source[inside]])
         size = (self.weight.shape[0] * out_height * out_width, self.weight.shape[1] * height * width)
         self.matrix = SparseMatrix(
             torch.sparse_coo_tensor(
-                places, values[:, None, None].expand_as(inside)[inside], size, check_invariants=True
+                indices, values[:, None, None].expand_as(inside)[inside], size, check_invariants=True
             )
         )
 
-    def sparse(self, x: Tensor) -> Tensor:
+    def sparse_product(self, x: Tensor) -> Tensor:
         return self.matrix.times(x.flatten(1).t()).t().contiguous()
 
 
-Maker = Callable[[nn.Conv2d, Tensor], SparseConvolution]
-CONVOLUTIONS: dict[str, Maker] = {
+SPARSE_CONVOLUTIONS: dict[str, Callable[[nn.Conv2d, Tensor], SparseConvolution]] = {
     "gathered taps": GatheredConvolution,
     "sliced taps": SlicedConvolution,
     "sparse matrix": MatrixConvolution,
 }
-MOST_ENTRIES = 1 << 21
-"""Of the one matrix from pixels to outputs: more are slower than anything else."""
+MAX_MATRIX_ENTRIES = 1 << 21
+"""A matrix from pixels to outputs with more entries is slower than all other forms."""
 
 
 @torch.no_grad()
-def alternatives(layer: nn.Module, example: Tensor) -> dict[str, SparseLayer]:
-    """The sparse layers that can take the place of one, by name."""
+def sparse_forms(layer: nn.Module, example: Tensor) -> dict[str, SparseLayer]:
+    """Return the sparse layers that can replace a layer, by name."""
     if isinstance(layer, nn.Linear):
         return {"sparse product": SparseLinear(layer, example)}
-    if not isinstance(layer, nn.Conv2d) or not _simple(layer) or example.ndim != 4:
+    if not isinstance(layer, nn.Conv2d) or not _is_supported(layer) or example.ndim != 4:
         return {}
-    wide = int(layer.weight.count_nonzero()) * layer(example[:1])[0, 0].numel() > MOST_ENTRIES
+    entries = int(layer.weight.count_nonzero()) * layer(example[:1])[0, 0].numel()
     return {
-        name: make(layer, example) for name, make in CONVOLUTIONS.items() if not (make is MatrixConvolution and wide)
+        name: form(layer, example)
+        for name, form in SPARSE_CONVOLUTIONS.items()
+        if form is not MatrixConvolution or entries <= MAX_MATRIX_ENTRIES
     }
 
 
-def _simple(layer: nn.Conv2d) -> bool:
+def _is_supported(layer: nn.Conv2d) -> bool:
     return layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)

@@ -1,4 +1,4 @@
-"""Layers with weights: Linear, convolutions, batch norm."""
+"""Rules of Linear and convolution layers."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, fx, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from ..channels import Channels, Pointwise, Rule, broadcast, known
-from . import constant_inputs
-from .channel_modules import Shift
+from ..calls import Call
+from ..channels import Channels, broadcast_channels, known_channels
+from ..inserted_modules import AddConstant
+from . import constant_folding
+from .base_rules import Rule
 
 if TYPE_CHECKING:
-    from ..rebuild import Builder
+    from ..rebuild import GraphBuilder
 
-Weighted = nn.Linear | _ConvNd
+WeightModule = nn.Linear | _ConvNd
 
 
-def as_matrix(module: Weighted) -> Tensor:
-    """Its weights as (outputs, inputs of a group, taps), on the CPU."""
+def weights_by_output(module: WeightModule) -> Tensor:
+    """Return the weights as (outputs, inputs of a group, kernel positions), on the CPU."""
     weight = module.weight.detach().cpu()
-    if isinstance(module, _ConvTransposeNd):  # stored inputs first
+    if isinstance(module, _ConvTransposeNd):  # stores inputs first
         weight = weight.transpose(0, 1)
     return weight.reshape(*weight.shape[:2], -1)
 
 
-def is_bordered(module: Weighted) -> bool:
-    """Whether some position sees fewer taps than others."""
+def is_bordered(module: WeightModule) -> bool:
+    """Return whether some output positions do not see the whole kernel."""
     if isinstance(module, nn.Linear):
         return False
     if isinstance(module, _ConvTransposeNd):
@@ -42,131 +43,101 @@ def is_bordered(module: Weighted) -> bool:
     return any(module.padding)
 
 
-class Layer(Rule):
-    """A Linear or convolution."""
+class WeightedLayerRule(Rule):
+    """A Linear or convolution layer; the base of the rules with and without groups."""
 
-    def __init__(self, node: fx.Node, source: fx.Node, axis: int, module: Weighted) -> None:
+    def __init__(self, node: fx.Node, source: fx.Node, axis: int, module: WeightModule) -> None:
         super().__init__(node, [source], [axis])
         self.axis, self.module = axis, module
-        self.weights, self.bordered = as_matrix(module), is_bordered(module)
+        self.weights, self.bordered = weights_by_output(module), is_bordered(module)
         self.bias = None if module.bias is None else module.bias.detach().cpu()
         self.groups = 1 if isinstance(module, nn.Linear) else module.groups
-        self.connected = constant_inputs.alive(self.weights, self.groups)
+        self.connected = constant_folding.connections(self.weights, self.groups)
 
-    def forward(self, inputs: Sequence[Channels]) -> Channels:
+    def propagate(self, inputs: Sequence[Channels]) -> Channels:
         (channels,) = inputs
-        constants = constant_inputs.constant_outputs(
+        constants = constant_folding.constant_outputs(
             self.weights, self.bias, channels.constants, self.groups, self.bordered
         )
-        return known(self.axis, constants, constant_inputs.reached(self.connected, channels.carries))
+        dependent = constant_folding.outputs_reading(self.connected, channels.input_dependent)
+        return known_channels(self.axis, constants, dependent)
 
-    def matters(self, inputs: Sequence[Channels], output: Channels, wanted: Tensor) -> list[Tensor | None]:
-        return [constant_inputs.read(self.connected, wanted & output.varies) & inputs[0].varies]
+    def influencing_inputs(self, inputs: Sequence[Channels], output: Channels, wanted: Tensor) -> list[Tensor | None]:
+        return [constant_folding.inputs_read_by(self.connected, wanted & output.varies) & inputs[0].varies]
 
 
-class Dense(Layer):
-    """A layer all of whose outputs may read all inputs: rows and columns go one by one, constants are folded."""
+class UngroupedLayerRule(WeightedLayerRule):
+    """A layer without groups. Each input and each output can be removed, and constant inputs are folded."""
 
-    def needs(self, inputs: Sequence[Channels], output: Channels, kept: Tensor) -> list[Tensor | None]:
+    def required_inputs(self, inputs: Sequence[Channels], output: Channels, kept: Tensor) -> list[Tensor | None]:
         (channels,) = inputs
-        reads = constant_inputs.read(self.connected, kept & output.varies)
+        reads = constant_folding.inputs_read_by(self.connected, kept & output.varies)
         needed = reads & channels.varies
         if self.bordered and (reads & (channels.constants.nan_to_num(0.0) != 0)).any():
-            needed[constant_inputs.representative(channels.constants)] = True
+            needed[constant_folding.representative_input(channels.constants)] = True
         return [needed]
 
-    def rebuild(self, build: Builder, inputs: Sequence[Channels], output: Channels, kept: Tensor) -> fx.Node:
+    def rebuild(self, build: GraphBuilder, inputs: Sequence[Channels], output: Channels, kept: Tensor) -> fx.Node:
         (channels,) = inputs
-        (needed,) = self.needs(inputs, output, kept)
-        held = build.held(self, 0)
+        (needed,) = self.required_inputs(inputs, output, kept)
+        remaining = build.remaining(self, 0)
         assert needed is not None
-        few = needed if needed.any() else held & (held.cumsum(0) == 1)
-        if 2 * few.sum() <= held.sum():  # a copy of what is read costs less than reading all
-            held = few
-        source = build.take(self, 0, held)
-        maps = build.maps(self, 0)
-        if kept.all() and held.all() and output.varies.all() and channels.varies.all():
+        few = needed if needed.any() else remaining & (remaining.cumsum(0) == 1)
+        if 2 * few.sum() <= remaining.sum():  # copying the channels that are read costs less than reading all
+            remaining = few
+        source = build.select(self, 0, remaining)
+        example_value = build.example_value(self, 0)
+        if kept.all() and remaining.all() and output.varies.all() and channels.varies.all():
             return build.copy(self.node, {self.sources[0]: source})
         before, after = channels.constants, output.constants[kept]
-        if maps is None:
+        if example_value is None:
             bias = None if self.bias is None else self.bias[kept]
-            weights, bias = constant_inputs.folded(self.weights[kept], bias, before, after, self.bordered)
-            return build.replace(self.node, source, resized(self.module, weights[:, held], bias, 1))
-        offsets = self._offsets(torch.where(broadcast(channels.varies, self.axis, maps.ndim), 0.0, maps))[kept]
-        weights, _ = constant_inputs.folded(self.weights[kept], None, before, after, False)
-        bias = constant_inputs.uniform(offsets)
-        node = build.replace(self.node, source, resized(self.module, weights[:, held], bias, 1))
-        return node if bias is not None else build.part(self.node, Shift(offsets.movedim(0, self.axis - 1)), node)
+            weights, bias = constant_folding.fold_constants(self.weights[kept], bias, before, after, self.bordered)
+            return build.replace(self.node, source, resized_layer(self.module, weights[:, remaining], bias, 1))
+        varies = broadcast_channels(channels.varies, self.axis, example_value.ndim)
+        offsets = self._outputs_for(torch.where(varies, 0.0, example_value))[kept]
+        weights, _ = constant_folding.fold_constants(self.weights[kept], None, before, after, False)
+        bias = constant_folding.uniform_values(offsets)
+        node = build.replace(self.node, source, resized_layer(self.module, weights[:, remaining], bias, 1))
+        if bias is not None:
+            return node
+        return build.insert(self.node, AddConstant(offsets.movedim(0, self.axis - 1)), node)
 
-    def _offsets(self, maps: Tensor) -> Tensor:
-        """What the layer gives where it reads only this, the channels first."""
+    def _outputs_for(self, value: Tensor) -> Tensor:
+        """Return the outputs of the layer for one example in float64, channels first."""
         module = copy.deepcopy(self.module).double().cpu()
-        return module(maps[None])[0].detach().movedim(self.axis - 1, 0)  # type: ignore[no-any-return]
+        return module(value[None])[0].detach().movedim(self.axis - 1, 0)  # type: ignore[no-any-return]
 
 
-class Grouped(Layer):
-    """A convolution in groups, depthwise ones included: a group stays whole, or goes."""
+class GroupedLayerRule(WeightedLayerRule):
+    """A convolution with groups, depthwise convolutions included. A group is kept or removed as a whole."""
 
-    def __init__(self, node: fx.Node, source: fx.Node, axis: int, module: Weighted) -> None:
+    def __init__(self, node: fx.Node, source: fx.Node, axis: int, module: WeightModule) -> None:
         super().__init__(node, source, axis, module)
-        self.size = self.weights.shape[0] // self.groups
+        self.group_outputs = self.weights.shape[0] // self.groups
 
-    def widen(self, needed: Tensor) -> Tensor:
-        return self._groups(needed).repeat_interleave(self.size)
+    def expand(self, needed: Tensor) -> Tensor:
+        return self._groups(needed).repeat_interleave(self.group_outputs)
 
-    def needs(self, inputs: Sequence[Channels], output: Channels, kept: Tensor) -> list[Tensor | None]:
+    def required_inputs(self, inputs: Sequence[Channels], output: Channels, kept: Tensor) -> list[Tensor | None]:
         return [self._groups(kept).repeat_interleave(self.weights.shape[1])]
 
-    def rebuild(self, build: Builder, inputs: Sequence[Channels], output: Channels, kept: Tensor) -> fx.Node:
-        (needed,) = self.needs(inputs, output, kept)
+    def rebuild(self, build: GraphBuilder, inputs: Sequence[Channels], output: Channels, kept: Tensor) -> fx.Node:
+        (needed,) = self.required_inputs(inputs, output, kept)
         assert needed is not None
-        source = build.take(self, 0, needed)
+        source = build.select(self, 0, needed)
         if kept.all():
             return build.copy(self.node, {self.sources[0]: source})
         bias = None if self.bias is None else self.bias[kept]
         groups = int(self._groups(kept).sum())
-        return build.replace(self.node, source, resized(self.module, self.weights[kept], bias, groups))
+        return build.replace(self.node, source, resized_layer(self.module, self.weights[kept], bias, groups))
 
     def _groups(self, outputs: Tensor) -> Tensor:
-        return outputs.reshape(self.groups, self.size).any(1)
+        return outputs.reshape(self.groups, self.group_outputs).any(1)
 
 
-class Norm(Pointwise):
-    """A batch norm with running statistics: a factor and a shift per channel."""
-
-    def __init__(self, node: fx.Node, source: fx.Node, module: _BatchNorm) -> None:
-        super().__init__(node, source, 1)
-        self.module = module
-
-    def forward(self, inputs: Sequence[Channels]) -> Channels:
-        (channels,) = inputs
-        module = self.module
-        assert module.running_mean is not None
-        assert module.running_var is not None
-        factor = (module.running_var.double().cpu() + module.eps).rsqrt()
-        factor = factor if module.weight is None else factor * module.weight.detach().double().cpu()
-        constants = (channels.constants - module.running_mean.double().cpu()) * factor
-        constants = torch.where(factor == 0, 0.0, constants)
-        constants = constants if module.bias is None else constants + module.bias.detach().double().cpu()
-        return known(1, constants, channels.carries)
-
-    def rebuild(self, build: Builder, inputs: Sequence[Channels], output: Channels, kept: Tensor) -> fx.Node:
-        source = build.take(self, 0, kept)
-        if kept.all():
-            return build.copy(self.node, {self.sources[0]: source})
-        module = copy.copy(self.module)
-        module._parameters, module._buffers = dict(module._parameters), dict(module._buffers)
-        module.num_features = int(kept.sum())
-        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
-            if tensor is not None and tensor.ndim:
-                smaller = tensor.detach()[kept.to(tensor.device)]
-                is_parameter = name in module._parameters
-                setattr(module, name, nn.Parameter(smaller, tensor.requires_grad) if is_parameter else smaller)
-        return build.replace(self.node, source, module)
-
-
-def resized(module: Weighted, weights: Tensor, bias: Tensor | None, groups: int) -> Weighted:
-    """A layer like this one, with other weights (as of `as_matrix`) and another bias."""
+def resized_layer(module: WeightModule, weights: Tensor, bias: Tensor | None, groups: int) -> WeightModule:
+    """Return a layer like this one with other weights, in the shape of `weights_by_output`, and another bias."""
     old, has_bias = module.weight, module.bias is not None
     weights = weights.to(old).reshape(*weights.shape[:2], *old.shape[2:])
     if isinstance(module, _ConvTransposeNd):
@@ -186,3 +157,24 @@ def resized(module: Weighted, weights: Tensor, bias: Tensor | None, groups: int)
     else:
         module.in_channels, module.out_channels, module.groups = inputs * groups, outputs, groups
     return module
+
+
+def recognize_linear(call: Call) -> Rule | None:
+    assert isinstance(call.module, nn.Linear)
+    if call.dimensions < 2:
+        return None
+    return UngroupedLayerRule(call.node, call.source, call.dimensions - 1, call.module)
+
+
+def recognize_convolution(call: Call, *, spatial: int) -> Rule | None:
+    """Recognize a convolution of a batch; `spatial` is the number of axes after the channels."""
+    assert isinstance(call.module, _ConvNd)
+    if call.dimensions - 2 != spatial:
+        return None
+    rule = UngroupedLayerRule if call.module.groups == 1 else GroupedLayerRule
+    return rule(call.node, call.source, 1, call.module)
+
+
+def recognize_transposed_convolution(call: Call, *, spatial: int) -> Rule | None:
+    assert isinstance(call.module, _ConvNd)
+    return recognize_convolution(call, spatial=spatial) if call.module.groups == 1 else None

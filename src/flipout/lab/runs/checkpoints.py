@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..files import replacing
+from ..files import open_replacement
 
 KEPT = 2
 
@@ -21,7 +21,7 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> None:
     torch.save(state, buffer)
     content = buffer.getbuffer()
     folder.mkdir(exist_ok=True)
-    with replacing(folder / f"step-{step:010}.ckpt") as file:
+    with open_replacement(folder / f"step-{step:010}.ckpt") as file:
         file.write(hashlib.sha256(content).digest())
         file.write(content)
     for old in _paths(folder)[:-KEPT]:

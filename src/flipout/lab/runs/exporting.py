@@ -1,4 +1,4 @@
-"""The network of a run in a form to deploy, checked against the run's own."""
+"""Export the network of a run to a file, and check the file against the network."""
 
 from __future__ import annotations
 
@@ -12,26 +12,34 @@ from rich.text import Text
 from torch import Tensor, nn
 
 from flipout import export
-from flipout.export.costs import readable
-from flipout.export.formats.verification import TOLERANCE
-from flipout.graph.comparison import unlike
+from flipout.export.file_sizes import format_bytes
+from flipout.export.formats.onnx_runtime import open_session, run_session
+from flipout.export.formats.verification import OUTPUT_TOLERANCE
+from flipout.graph.comparison import describe_difference, largest_difference
 
 from ..errors import LabError, unknown
 from .run_folder import CONFIG, MODEL, network_shape
 from .training import load_run
 
-CHECKED = 100
-"""Random images that every export is checked with."""
+CHECKED_IMAGES = 100
+"""The number of random images that every export is checked with."""
 
 
 @dataclass(frozen=True)
-class Form:
-    """A form to export to: how its files end, what writes one, what reads and runs it, and how a user does."""
+class ExportFormat:
+    """A format to export to.
+
+    Args:
+        suffix: the suffix of its files.
+        write: writes a network to a file, given an example of its input.
+        run: loads a file and runs it on images; it may use the network for that.
+        loading: the code that loads a file, shown to the user.
+    """
 
     suffix: str
     write: Callable[[nn.Module, Path, Tensor], object]
     run: Callable[[nn.Module, Path, Tensor], Tensor]
-    reading: str
+    loading: str
 
 
 def _write_compact(model: nn.Module, path: Path, example: Tensor) -> object:
@@ -41,6 +49,10 @@ def _write_compact(model: nn.Module, path: Path, example: Tensor) -> object:
 def _run_compact(model: nn.Module, path: Path, images: Tensor) -> Tensor:
     output: Tensor = torch.export.load(path).module()(images)
     return output
+
+
+def _write_sparse(model: nn.Module, path: Path, example: Tensor) -> None:
+    export.save(model, path)
 
 
 def _run_sparse(model: nn.Module, path: Path, images: Tensor) -> Tensor:
@@ -54,67 +66,63 @@ def _write_onnx(model: nn.Module, path: Path, example: Tensor) -> object:
 
 
 def _run_onnx(model: nn.Module, path: Path, images: Tensor) -> Tensor:
-    from flipout.export.formats.onnx_file import feed, session
-
-    runtime = session(path)
-    (output,) = runtime.run(None, feed(runtime, (images,)))
-    return torch.from_numpy(output)
+    (output,) = run_session(open_session(path), (images,))
+    return output
 
 
-FORMS = {
-    "compact": Form(".pt2", _write_compact, _run_compact, "torch.export.load({path!r}).module()"),
-    "sparse": Form(
-        ".safetensors",
-        lambda model, path, _: export.save(model, path),
-        _run_sparse,
-        "model.load_state_dict(flipout.export.load({path!r}))",
+FORMATS = {
+    "compact": ExportFormat(".pt2", _write_compact, _run_compact, "torch.export.load({path!r}).module()"),
+    "sparse": ExportFormat(
+        ".safetensors", _write_sparse, _run_sparse, "model.load_state_dict(flipout.export.load({path!r}))"
     ),
-    "onnx": Form(".onnx", _write_onnx, _run_onnx, "onnxruntime.InferenceSession({path!r})"),
+    "onnx": ExportFormat(".onnx", _write_onnx, _run_onnx, "onnxruntime.InferenceSession({path!r})"),
 }
 
 
 @torch.no_grad()
 def export_run(folder: Path, to: str, out: Path) -> tuple[Path, Table]:
-    """Writes the network of a finished run, runs the file on random images, and tells what came of it."""
-    if to not in FORMS:
-        raise unknown("form", to, FORMS)
-    form = FORMS[to]
-    path = out if out.suffix == form.suffix else out.with_name(out.name + form.suffix)
+    """Write the network of a finished run to a file, run the file on random images, and report the result."""
+    if to not in FORMATS:
+        raise unknown("format", to, FORMATS)
+    target = FORMATS[to]
+    path = out if out.suffix == target.suffix else out.with_name(out.name + target.suffix)
     if not path.parent.is_dir():
-        raise LabError(f"there is no folder {path.parent}; make it first, or choose another --out")
+        raise LabError(f"the folder {path.parent} does not exist: create it first, or choose another --out")
     model, images = load_with_images(folder)
     try:
-        form.write(model, path, images[:1])
+        target.write(model, path, images[:1])
     except (ValueError, ImportError, OSError) as error:
         raise LabError(f"{folder} could not be exported: {error}") from error
-    expected, found = model(images), form.run(model, path, images)
-    if difference := unlike(expected, found, TOLERANCE):
+    expected, found = model(images), target.run(model, path, images)
+    if difference := describe_difference(expected, found, OUTPUT_TOLERANCE):
         path.unlink()
-        raise LabError(f"{folder} could not be exported: the file gives other outputs than the network ({difference})")
+        raise LabError(
+            f"{folder} could not be exported: the outputs of the file differ from those of the network ({difference})"
+        )
     table = Table(show_header=False)
     table.add_column()
-    table.add_column(overflow="fold")  # to be copied, so nothing may be cut off
+    table.add_column(overflow="fold")  # users copy from it, so nothing may be cut off
     sizes = (folder / MODEL).stat().st_size, path.stat().st_size
     for name, value in (
         ("file", str(path)),
-        ("size", readable(sizes[1])),
-        ("the run's own file", f"{readable(sizes[0])}, {sizes[0] / sizes[1]:.1f} times as large"),
+        ("size", format_bytes(sizes[1])),
+        ("size of the run's model file", f"{format_bytes(sizes[0])}, {sizes[0] / sizes[1]:.1f} times as large"),
         (
             "largest difference",
-            f"{float((expected - found).abs().max()):.3g}, in outputs of {len(images)} random images",
+            f"{largest_difference(expected, found):.3g}, in outputs for {len(images)} random images",
         ),
-        ("same answers", f"{int((expected.argmax(1) == found.argmax(1)).sum())} of {len(images)}"),
-        ("to read it", form.reading.format(path=str(path))),
+        ("same predictions", f"{int((expected.argmax(1) == found.argmax(1)).sum())} of {len(images)}"),
+        ("to load it", target.loading.format(path=str(path))),
     ):
         table.add_row(name, Text(value))
     return path, table
 
 
 def load_with_images(folder: Path) -> tuple[nn.Module, Tensor]:
-    """The network of a finished run, and random images of the shape that it takes. The data set is not read."""
-    inside = sorted(each.parent for each in folder.glob(f"*/{CONFIG}"))
-    if not (folder / CONFIG).exists() and inside:
-        raise LabError(f"{folder} is not a run but holds {len(inside)} of them: name one, such as {inside[0]}")
+    """Return the network of a finished run, and random images of its input shape. The data set is not read."""
+    runs = sorted(each.parent for each in folder.glob(f"*/{CONFIG}"))
+    if not (folder / CONFIG).exists() and runs:
+        raise LabError(f"{folder} is not a run but contains {len(runs)} of them: choose one, such as {runs[0]}")
     model = load_run(folder)
     shape, _ = network_shape(folder)
-    return model, torch.randn(CHECKED, *shape, generator=torch.Generator().manual_seed(0))
+    return model, torch.randn(CHECKED_IMAGES, *shape, generator=torch.Generator().manual_seed(0))

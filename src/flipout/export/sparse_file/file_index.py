@@ -1,0 +1,132 @@
+"""The index of a sparse file: an entry for each tensor. Parsing rejects every entry that is not valid on its own."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .positions_coding import MAX_LOW_BITS, gap_bytes, mask_bytes
+
+MAX_ELEMENTS = 1 << 62
+"""Tensors have fewer elements than this."""
+
+MAX_AXES = 64
+"""The most axes that torch supports."""
+
+DTYPES: dict[str, torch.dtype] = {
+    name: dtype
+    for name in (
+        *("float64", "float32", "float16", "bfloat16", "complex128", "complex64", "bool"),
+        *("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8"),
+        *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"),
+    )
+    if isinstance(dtype := getattr(torch, name, None), torch.dtype)
+}
+DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+class SparseFileError(ValueError):
+    """The file is not a sparse file, is damaged, or has an invalid index."""
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """One tensor of the index.
+
+    Args:
+        name: its name in the `state_dict`.
+        same: the number of the entry that it is tied to; None if it is stored itself.
+        dtype: its dtype.
+        shape: its shape.
+        coding: how it is stored: "zeros", "dense", "mask" or "gaps".
+        count: the number of stored values.
+        low: for "gaps", the number of low bits of each position.
+    """
+
+    name: str
+    same: int | None = None
+    dtype: torch.dtype = torch.uint8
+    shape: tuple[int, ...] = ()
+    coding: str = "zeros"
+    count: int = 0
+    low: int = 0
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def position_bytes(self) -> int:
+        """The number of bytes that encode the positions of the stored values."""
+        codings = {"mask": mask_bytes(self.size), "gaps": gap_bytes(self.size, self.count, self.low)}
+        return codings.get(self.coding, 0)
+
+    @property
+    def stored_bytes(self) -> int:
+        """The number of bytes of positions and values."""
+        return self.position_bytes + self.count * self.dtype.itemsize
+
+
+def parse_index(text: bytes) -> list[TensorEntry]:
+    """Return the entries of an index, each of them checked."""
+    try:
+        listed = json.loads(text.decode())
+    except (ValueError, RecursionError) as error:
+        raise SparseFileError(f"its index is not JSON ({error})") from error
+    if not isinstance(listed, list):
+        raise SparseFileError("its index is not a list")
+    entries: list[TensorEntry] = []
+    for fields in listed:
+        entry = _parse_entry(fields)
+        if entry is None or (entry.same is not None and not _is_stored(entries, entry.same)):
+            raise SparseFileError(f"its index has an invalid entry: {str(fields)[:100]}")
+        entries.append(entry)
+    if len({entry.name for entry in entries}) != len(entries):
+        raise SparseFileError("its index contains a name twice")
+    return entries
+
+
+def _is_stored(entries: list[TensorEntry], number: int) -> bool:
+    return number < len(entries) and entries[number].same is None
+
+
+def _parse_entry(fields: Any) -> TensorEntry | None:
+    """Return an entry of the index, or None if it is invalid."""
+    match fields:
+        case [str(name), int(same)] if _are_valid_numbers(same):
+            return TensorEntry(name, same)
+        case [str(name), str(dtype), list(shape), str(coding), *numbers] if dtype in DTYPES and _are_valid_numbers(
+            *shape, *numbers
+        ):
+            if len(shape) > MAX_AXES or not _is_valid_shape(shape):
+                return None
+            size = math.prod(shape)
+            match coding, numbers:
+                case ("zeros", []):
+                    return TensorEntry(name, None, DTYPES[dtype], tuple(shape), coding)
+                case ("dense", []):
+                    return TensorEntry(name, None, DTYPES[dtype], tuple(shape), coding, size)
+                case ("mask", [count]) if count <= size:
+                    return TensorEntry(name, None, DTYPES[dtype], tuple(shape), coding, count)
+                case ("gaps", [count, low]) if count <= size and low <= MAX_LOW_BITS:
+                    return TensorEntry(name, None, DTYPES[dtype], tuple(shape), coding, count, low)
+    return None
+
+
+def _is_valid_shape(shape: list[int]) -> bool:
+    """Return whether the number of elements is below the limit, with axes of size zero counted as one."""
+    size = 1
+    for side in shape:
+        size *= max(side, 1)
+        if size >= MAX_ELEMENTS:  # stop early, because products of large numbers take long
+            return False
+    return True
+
+
+def _are_valid_numbers(*numbers: object) -> bool:
+    return all(type(number) is int and 0 <= number < MAX_ELEMENTS for number in numbers)

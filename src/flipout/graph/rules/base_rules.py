@@ -1,0 +1,81 @@
+"""The interface of all rules, the rule of unknown operations, and the base of rules that keep channels apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, fx
+
+from ..channels import Channels, known_channels, unknown_channels
+
+if TYPE_CHECKING:
+    from ..rebuild import GraphBuilder
+
+
+class Rule:
+    """How one operation treats channels.
+
+    This base class is the rule of an opaque operation: it reads whole tensors, and nothing is known about its result.
+
+    Args:
+        node: the operation.
+        sources: the tensors that it reads.
+        axes: for each source, the axis along which its channels are read; None if the whole tensor is read.
+    """
+
+    def __init__(self, node: fx.Node, sources: Sequence[fx.Node], axes: Sequence[int | None]) -> None:
+        self.node, self.sources, self.axes = node, tuple(sources), tuple(axes)
+
+    def propagate(self, inputs: Sequence[Channels]) -> Channels:
+        """Return what is known about the result, given what is known about the sources."""
+        # Without sources it is an input of the network, a parameter, or a call that may draw random numbers.
+        has_no_sources = not self.sources
+        dependent = has_no_sources or any(bool(channels.input_dependent.any()) for channels in inputs)
+        return unknown_channels(None, 1, dependent)
+
+    def expand(self, needed: Tensor) -> Tensor:
+        """Return the channels that the rebuilt operation produces where these are needed, such as whole groups."""
+        return needed
+
+    def required_inputs(self, inputs: Sequence[Channels], output: Channels, kept: Tensor) -> list[Tensor | None]:
+        """Return for each source the channels that the rebuilt operation reads; None if it does not read the source."""
+        return [torch.ones_like(channels.input_dependent) for channels in inputs]
+
+    def influencing_inputs(self, inputs: Sequence[Channels], output: Channels, wanted: Tensor) -> list[Tensor | None]:
+        """Return for each source the channels that the wanted ones depend on, whether or not a rebuild can use that."""
+        return self.required_inputs(inputs, output, wanted)
+
+    def rebuild(self, build: GraphBuilder, inputs: Sequence[Channels], output: Channels, kept: Tensor) -> fx.Node:
+        """Add the operation, with the kept channels only, to the compacted graph."""
+        return build.copy(self.node)
+
+
+class ChannelwiseRule(Rule):
+    """One source, and each channel of the result depends on the same channel of the source only.
+
+    Subclasses override `apply`, which says what becomes of constants.
+    """
+
+    def __init__(self, node: fx.Node, source: fx.Node, axis: int | None) -> None:
+        super().__init__(node, [source], [axis])
+
+    def apply(self, constants: Tensor) -> Tensor:
+        """Return the constants of the result; NaN where a channel varies."""
+        return constants
+
+    def propagate(self, inputs: Sequence[Channels]) -> Channels:
+        (channels,) = inputs
+        if channels.axis is None:
+            return channels
+        return known_channels(channels.axis, self.apply(channels.constants), channels.input_dependent)
+
+    def required_inputs(self, inputs: Sequence[Channels], output: Channels, kept: Tensor) -> list[Tensor | None]:
+        return [kept]
+
+    def influencing_inputs(self, inputs: Sequence[Channels], output: Channels, wanted: Tensor) -> list[Tensor | None]:
+        return [wanted & output.varies]
+
+    def rebuild(self, build: GraphBuilder, inputs: Sequence[Channels], output: Channels, kept: Tensor) -> fx.Node:
+        return build.copy(self.node, {self.sources[0]: build.select(self, 0, kept)})

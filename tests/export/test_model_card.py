@@ -1,0 +1,155 @@
+"""The model card: every number against an independent count."""
+
+from __future__ import annotations
+
+import builtins
+import importlib.util
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from flipout.export import compact, effective_weights, save
+from flipout.export.card_measurement import card
+from flipout.export.model_card import ModelCard
+from flipout.export.speed.interleaved_timing import (
+    Timing,
+    format_milliseconds,
+)
+from flipout.lab import build
+from tests.export.speed.test_acceleration import prune
+
+
+@pytest.fixture(scope="module")
+def model() -> nn.Module:
+    return prune(build("lenet-5", (1, 28, 28)), 0.98)
+
+
+@pytest.fixture(scope="module")
+def measured(model: nn.Module) -> ModelCard:
+    return card(model, torch.randn(1, 1, 28, 28), repetitions=2, batches=(1, 2), onnx=False)
+
+
+def test_the_counts(measured: ModelCard, model: nn.Module, tmp_path: Path) -> None:
+    example = torch.randn(1, 1, 28, 28)
+    weights = [parameter for parameter in model.parameters() if parameter.ndim > 1]
+    assert measured.prunable == 430_500
+    assert measured.nonzero == sum(int(weight.count_nonzero()) for weight in weights)
+    assert measured.effective == effective_weights(model, example).effective < measured.nonzero
+    save(model, tmp_path / "sparse")
+    save_file(model.state_dict(), tmp_path / "dense")
+    save_file(compact(model, example).state_dict(), tmp_path / "small")
+    files = (measured.file_sparse, measured.file_dense, measured.file_compacted)
+    assert files[0] == (tmp_path / "sparse").stat().st_size
+    assert abs(files[1] - (tmp_path / "dense").stat().st_size) < 100
+    assert abs(files[2] - (tmp_path / "small").stat().st_size) < 100
+    first, second, third, fourth = (int(weight.count_nonzero()) for weight in weights)
+    assert measured.multiply_adds_dense == 500 * 24 * 24 + 25_000 * 8 * 8 + 400_000 + 5000
+    assert measured.multiply_adds_nonzero == first * 24 * 24 + second * 8 * 8 + third + fourth
+    assert measured.multiply_adds_nonzero <= measured.multiply_adds_compacted < measured.multiply_adds_dense
+    assert measured.activations_compacted <= measured.activations_dense
+
+
+def test_every_form_is_timed_at_every_batch_size(measured: ModelCard) -> None:
+    forms = ("dense", "compacted", "accelerated")
+    assert [(each.form, each.runtime, each.batch) for each in measured.latencies] == [
+        (form, "PyTorch", batch) for batch in (1, 2) for form in forms
+    ]
+    assert all(0 < each.time.low <= each.time.median <= each.time.high for each in measured.latencies)
+
+
+def test_all_forms_of_the_card_have_the_same_numbers(measured: ModelCard) -> None:
+    read = json.loads(measured.json())
+    assert read["nonzero"] == measured.nonzero
+    assert read["latencies"][0]["time"]["median"] == measured.latencies[0].time.median
+    console = Console(width=150, record=True, file=io.StringIO())
+    for drawn in measured.rich_tables():
+        console.print(drawn)
+    texts = (str(measured), measured.markdown(), console.export_text())
+    for text in texts:
+        assert f"{measured.nonzero:,}" in text
+        assert f"{measured.multiply_adds_compacted:,}" in text
+        assert format_milliseconds(measured.latencies[-1].time.median) in text
+    assert all("A GPU is not faster with zeros" in text for text in texts[:2])
+    lines = measured.markdown().splitlines()
+    assert {line.count("|") for line in lines if line.startswith("|")} == {4, 6}
+
+
+def test_the_model_is_not_changed(model: nn.Module, measured: ModelCard) -> None:
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_onnxruntime_is_timed_where_it_is_installed() -> None:
+    pytest.importorskip("onnxruntime")
+    measured_card = card(nn.Sequential(nn.Linear(4, 3)), torch.randn(1, 4), repetitions=1, batches=(2,))
+    assert [(each.form, each.runtime) for each in measured_card.latencies][3:] == [
+        ("dense", "onnxruntime"),
+        ("compacted", "onnxruntime"),
+    ]
+
+
+def test_onnxruntime_is_left_out_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "onnxscript" else found(name, *rest)
+    )
+    measured_card = card(nn.Sequential(nn.Linear(4, 3)), torch.randn(1, 4), repetitions=1, batches=(1,))
+    assert {each.runtime for each in measured_card.latencies} == {"PyTorch"}
+
+
+class Branching(nn.Module):
+    """Cannot be exported to ONNX."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) if x.sum() > 0 else -self.layer(x)
+
+
+def test_what_could_not_be_measured_is_noted() -> None:
+    pytest.importorskip("onnxruntime")
+    measured_card = card(Branching(), torch.randn(1, 4), repetitions=1, batches=(1,))
+    assert {each.runtime for each in measured_card.latencies} == {"PyTorch"}
+    assert "not timed in onnxruntime: Branching cannot be written as ONNX" in str(measured_card)
+
+
+def test_a_dead_network_is_noted(measured: ModelCard) -> None:
+    with torch.no_grad():
+        model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3))
+        model[2].weight.zero_()
+    measured_card = card(model, torch.randn(1, 4), repetitions=1, batches=(1,), onnx=False)
+    assert (measured_card.nonzero, measured_card.effective) == (16, 0)
+    assert "No weight lies on a path" in str(measured_card)
+    assert "No weight lies on a path" not in str(measured)
+
+
+def test_a_busy_machine_is_noted(measured: ModelCard) -> None:
+    first = measured.latencies[0]
+    for high, busy in ((1.9, False), (2.1, True)):
+        latencies = tuple(replace(each, time=Timing(1.0, 1.0, 1.0)) for each in measured.latencies[1:])
+        remarks = replace(measured, latencies=(replace(first, time=Timing(1.5, 1.0, high)), *latencies)).remarks
+        assert any("was busy" in remark for remark in remarks) == busy
+
+
+def test_without_rich(measured: ModelCard, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *arguments: Any, **options: Any) -> Any:
+        if name.startswith("rich"):
+            raise ImportError(name)
+        return real(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    assert "median ms" in str(measured)
+    with pytest.raises(ImportError, match="flipout"):
+        measured.rich_tables()
