@@ -1,4 +1,4 @@
-"""Data for the lab's tests: made here, or the real files where $FLIPOUT_DATA has them."""
+"""Data for the tests of the lab: real files where $FLIPOUT_DATA has them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.small_sweep import records, swept
+
+__all__ = ["records", "swept"]  # fixtures that several folders share
+
 REAL = Path(os.environ.get("FLIPOUT_DATA") or "/nonexistent")
 
 
 @pytest.fixture(autouse=True)
-def _home_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_data_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads or writes a user's cache."""
     monkeypatch.setenv("FLIPOUT_DATA", str(tmp_path_factory.mktemp("data")))
 
@@ -28,7 +32,7 @@ def real_mnist() -> Path:
 
 @pytest.fixture(scope="session")
 def real_cifar10(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data home with the real CIFAR-10; where only a script to prepare it is there, it is run."""
+    """A data home with the real CIFAR-10, prepared by a script if necessary."""
     if (REAL / "cifar10" / "cifar-10-batches-py").is_dir():
         return REAL
     script = REAL / "cifar10" / "prepare.py"

@@ -28,15 +28,15 @@ __all__ = [
 
 
 def process() -> None:
-    """The command as a process of its own."""
-    # The momentum of a pruned weight decays until it is denormal and stays so: slow arithmetic for nothing. Set before
-    # torch starts its threads, which take it over.
+    """Run the command line as a process."""
+    # The momentum of a pruned weight decays to a denormal number and stays one, which slows arithmetic down. This must
+    # be set before torch starts its threads, which inherit it.
     torch.set_flush_denormal(True)
     main()
 
 
 def main() -> None:
-    """Runs a command; what a user can mend is told without a traceback."""
+    """Run a command. An error that the user can fix is printed without a traceback."""
     warnings.showwarning = lambda message, *_, **__: errors.print(f"warning: {message}", soft_wrap=True, markup=False)
     try:
         app()

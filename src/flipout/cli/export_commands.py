@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from ..export import card as measure_card
 from ..lab.runs.exporting import FORMATS, export_run, load_with_images
@@ -21,7 +22,7 @@ def export_(
     out: Annotated[Path, typer.Option(help="file to write; its suffix is added if it is missing")],
 ) -> None:
     """Export the network of a finished run, and check the file against the network."""
-    with console.status(f"exporting {run}"):
+    with console.status(f"exporting {escape(str(run))}"):
         _, table = export_run(run, to, out)
     console.print(table)
 
@@ -35,7 +36,7 @@ def card(
 ) -> None:
     """Measure the network of a finished run: weights, bytes, multiply-adds and latency, before and after compaction."""
     model, images = load_with_images(run)
-    with errors.status(f"measuring {run}"):
+    with errors.status(f"measuring {escape(str(run))}"):
         measured = replace(measure_card(model, images[:1], repetitions=repetitions), network=read_settings(run).model)
     if as_json or as_markdown:
         console.file.write(measured.json() if as_json else measured.markdown())

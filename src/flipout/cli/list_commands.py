@@ -1,31 +1,36 @@
-"""Commands that list what there is: `flipout methods`, `models`, `data`."""
+"""Commands that list what is available: `flipout methods`, `models`, `data`."""
 
 from __future__ import annotations
 
 from rich.table import Table
+from rich.text import Text
 
-from .. import lab
+from .. import METHODS, lab
 from ..lab.data import DATA
 from ..lab.models import MODELS
-from ..lab.runs import display as shown
-from ..lab.runs.pruning import ABOUT
-from ..lab.runs.settings import COMMON, METHOD_OPTIONS, SCHEDULED
+from ..lab.runs.display import prunable_weights
+from ..lab.runs.method_options import options_of
+from ..lab.runs.settings import flag
 from .application import app, console
+
+SHARED = (("schedule", "prunings", "start", "end"), ("scope", "floor"), ("noise", "relative_to"))
+"""Options that several methods take, in groups that go together."""
 
 
 @app.command()
 def methods() -> None:
-    """List the methods, and the options each takes."""
-
-    def flags(options: set[str]) -> str:
-        return " ".join(sorted("--" + option.replace("_", "-") for option in options))
-
-    table = Table("method", "prunes", "its own options")
-    for name, about in ABOUT.items():
-        own = flags(METHOD_OPTIONS[name] - SCHEDULED - COMMON)
-        table.add_row(name, about, f"{own} [dim]and when[/]".strip() if METHOD_OPTIONS[name] >= SCHEDULED else own)
+    """List the pruning methods, and the options that each of them takes."""
+    table = Table("method", "prunes", "only this method takes")
+    for name, record in METHODS.items():
+        own = [option for option in options_of(record).values() if option.own]
+        taken = "\n".join(f"{flag(option.key)} {option.shown_default}" for option in own)
+        table.add_row(Text(name), Text(record.about), Text(taken))
+    table.add_row("module:Class", "your own: a subclass of flipout.Pruner", "the options of its constructor")
     console.print(table)
-    console.print(f"when: {flags(SCHEDULED)}\nall that prune: --sparsity {flags(COMMON)}")
+    for keys in SHARED:
+        names = ", ".join(name for name, record in METHODS.items() if keys[0] in options_of(record))
+        console.print(f"{' '.join(map(flag, keys))}: {names}", soft_wrap=True, markup=False)
+    console.print("flipout train --method NAME --help explains the options of a method", soft_wrap=True)
 
 
 @app.command()
@@ -35,9 +40,9 @@ def models() -> None:
     table.add_column("weights", justify="right")
     for name, info in MODELS.items():
         model = lab.build(name, DATA[info.data].shape, DATA[info.data].classes)
-        table.add_row(name, info.about, info.data, f"{shown.prunable_weights(model):,}")
+        table.add_row(name, info.about, info.data, f"{prunable_weights(model):,}")
     table.add_row("torchvision:NAME, timm:NAME", "where installed", "", "")
-    table.add_row("module:function", "your own; called with shape, classes and width, as far as it takes them", "", "")
+    table.add_row("module:function", "your own; called with those of shape, classes and width that it takes", "", "")
     console.print(table)
 
 
@@ -45,7 +50,7 @@ def models() -> None:
 def data() -> None:
     """List the data sets."""
     table = Table("data", "images", "shape")
-    table.add_column("to train on", justify="right")
+    table.add_column("training images", justify="right")
     for name, info in DATA.items():
         table.add_row(name, info.about, " x ".join(map(str, info.shape)), f"{info.train:,}")
     table.add_row("FOLDER", "yours: train/CLASS/*.jpg and test/CLASS/*.jpg", "", "")

@@ -1,9 +1,10 @@
-"""The laboratory: data, networks and runs that put every method beside every other under one budget."""
+"""The lab: data, networks and training runs that compare pruning methods under the same budget."""
 
 from .data import Data, load
 from .errors import LabError
 from .models import build
-from .runs.settings import Settings, make_settings
+from .runs.recipe_reader import make_settings
+from .runs.settings import Settings
 from .runs.trackers import Tracker
 from .runs.training import load_run, train
 

@@ -1,4 +1,4 @@
-"""What a user of the lab did or met, told in a sentence that names the fix; shown without a traceback."""
+"""Errors that a user can fix. They are shown as one sentence that names the fix, without a traceback."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Iterable
 
 
 class LabError(Exception):
-    """Something that the user can mend."""
+    """An error that the user can fix."""
 
 
 class BusyError(LabError):
-    """Another process works in the folder."""
+    """Another process is using the folder."""
 
 
 class DivergedError(LabError):
-    """The training broke down; run again with the same settings it would break down again."""
+    """The training diverged. A second run with the same settings would diverge again."""
 
 
 def unknown(what: str, given: str, known: Iterable[str]) -> LabError:
-    """An unknown name, with the nearest known one, or all of them."""
+    """The error for an unknown name. It suggests the closest known name, or lists all of them."""
     names = list(known)
-    near = difflib.get_close_matches(given, names, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+    close = difflib.get_close_matches(given, names, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(names)}"
     return LabError(f"unknown {what} {given!r}; {hint}")

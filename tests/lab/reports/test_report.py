@@ -1,25 +1,30 @@
-"""The page, its figures and tables; and the page in a browser."""
+"""The report: its page, figures and tables, and the page in a browser."""
 
 from __future__ import annotations
 
 import csv
+import io
 import json
+import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from flipout.lab import make_settings
 from flipout.lab.errors import LabError
 from flipout.lab.reports import Record, Records, collect, write_report
-from flipout.lab.reports.fetch import fetched
+from flipout.lab.reports.chart_data import accuracy_curves, flip_histogram, learning_curves, pruning_history
+from flipout.lab.reports.file_names import UniqueNames
 from flipout.lab.reports.labels import by_network
 from flipout.lab.reports.records import read_records
-from flipout.lab.reports.report_tables import Entry, Table, accuracy_table, dead_table, shots_table
+from flipout.lab.reports.report_tables import ReportTable, TableEntry, accuracy_table, dead_table, shots_table
+from flipout.lab.reports.run_location import locate_runs
 from flipout.lab.reports.seed_statistics import cells
-from flipout.lab.reports.series import accuracy_curves, flip_histogram, learning_curves, pruned_when
-from flipout.lab.runs.settings import make_settings
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -32,7 +37,7 @@ def report(records: Records, swept: Path) -> Path:
 def test_everything_is_written(report: Path) -> None:
     folder = report.parent
     names = {path.name for path in (folder / "figures").iterdir()}
-    for figure in ("results", "ablation", "learning", "layers", "flips", "when"):
+    for figure in ("results", "ablation", "learning", "layers", "flips", "pruning-history"):
         for suffix in ("png", "pdf"):
             assert f"mlp-on-digits-0-25-of-its-channels-3-epochs-learning-rate-0-1-{figure}.{suffix}" in names
     for suffix in ("md", "csv", "tex"):
@@ -40,9 +45,9 @@ def test_everything_is_written(report: Path) -> None:
             folder / "tables" / f"mlp-on-digits-0-25-of-its-channels-3-epochs-learning-rate-0-1-results.{suffix}"
         ).exists()
     text = report.read_text()
-    assert "A &lt;small&gt; test, &amp; one that was not run" in text
+    assert "A &lt;small&gt; test, &amp; not run" in text
     assert "<small>" not in text.split("<body>")[1].split("<script")[0]
-    for word in ("missing", "1 failed", "interpolated", "Layers that died", "torch 2"):
+    for word in ("missing", "1 failed", "interpolated", "Dead layers", "torch 2"):
         assert word in text
 
 
@@ -64,12 +69,12 @@ def test_runs_link_to_their_settings(report: Path, records: Records) -> None:
 
 
 def test_the_results_come_back(report: Path, records: Records) -> None:
-    """What a report keeps is enough to make its tables again."""
+    """The results.json of a report is enough to write its tables again."""
     again = read_records(report.parent / "results.json")
     assert again.title == records.title
     assert [run.settings for run in again.runs] == [run.settings for run in records.runs]
     for part in records.parts:
-        assert cells(again.of(part)) == cells(records.of(part))
+        assert cells(again.in_part(part)) == cells(records.in_part(part))
     befores = [run.before_fine_tuning for run in records.runs]
     assert any(before is not None for before in befores)
     assert [run.before_fine_tuning for run in again.runs] == befores
@@ -78,15 +83,15 @@ def test_the_results_come_back(report: Path, records: Records) -> None:
 
 
 def test_curves_have_the_points_of_the_data(records: Records) -> None:
-    for curve in accuracy_curves(records.of("results")):
-        of = {1 - s: cell for s, cell in cells(records.of("results"))[curve.label].items() if cell.values}
-        assert dict(zip(curve.x, curve.y, strict=True)) == {x: cell.mean for x, cell in of.items()}
-    for curve in learning_curves(records.of("results"), 0.9375):
+    for curve in accuracy_curves(records.in_part("results")):
+        row = {1 - s: cell for s, cell in cells(records.in_part("results"))[curve.label].items() if cell.values}
+        assert dict(zip(curve.x, curve.y, strict=True)) == {x: cell.mean for x, cell in row.items()}
+    for curve in learning_curves(records.in_part("results"), 0.9375):
         assert curve.x == (1, 2, 3)
         assert curve.seeds == (2, 2, 2)
-    mine = next(c for c in learning_curves(records.of("results"), 0.9375) if c.label == "FlipOut")
-    assert len(mine.moments) == 4
-    assert all(0 < moment <= 3 for moment in mine.moments)
+    mine = next(c for c in learning_curves(records.in_part("results"), 0.9375) if c.label == "FlipOut")
+    assert len(mine.prunings) == 4
+    assert all(0 < epoch <= 3 for epoch in mine.prunings)
 
 
 def test_flips_count_every_weight(records: Records) -> None:
@@ -96,10 +101,10 @@ def test_flips_count_every_weight(records: Records) -> None:
     assert found is not None
     assert sum(found.kept) == run.result["nonzero"]
     assert sum(found.kept) + sum(found.pruned) == run.result["prunable"]
-    assert found.often[:3] == ("0", "1 to 2", "3 to 6")
-    when = pruned_when(run)
-    assert set(when) == set(run.result["layers"])
-    for name, (_, shares) in when.items():
+    assert found.counts[:3] == ("0", "1 to 2", "3 to 6")
+    history = pruning_history(run)
+    assert set(history) == set(run.result["layers"])
+    for name, (_, shares) in history.items():
         layer = run.result["layers"][name]
         assert shares[0] == 100
         assert shares[-1] == pytest.approx(100 * layer["kept"] / layer["weights"])
@@ -107,9 +112,9 @@ def test_flips_count_every_weight(records: Records) -> None:
     assert flip_histogram(others) is None
 
 
-def test_tables_in_every_form() -> None:
-    rows = ((Entry("a & b"), Entry("1.0 ± 0.1", bold=True)), (Entry("c|d"), Entry("90 % †")))
-    table = Table("Of_things", ("method", "99 %"), rows, ("A note.",))
+def test_tables_in_every_format() -> None:
+    rows = ((TableEntry("a & b"), TableEntry("1.0 ± 0.1", bold=True)), (TableEntry("c|d"), TableEntry("90 % †")))
+    table = ReportTable("Of_things", ("method", "99 %"), rows, ("A note.",))
     assert "| a & b | **1.0 ± 0.1** |" in table.markdown()
     assert "c\\|d" in table.markdown()
     assert list(csv.reader(table.csv().splitlines()))[1] == ["a & b", "1.0 ± 0.1"]
@@ -120,41 +125,41 @@ def test_tables_in_every_form() -> None:
     assert "a &amp; b" in table.html()
 
 
-def test_dead_layers_are_told(records: Records) -> None:
-    table = dead_table("", records.of("results"))
+def test_dead_layers_are_listed(records: Records) -> None:
+    table = dead_table("", records.in_part("results"))
     assert table is not None
     dead = {row[0].text: row for row in table.rows}
     assert "of 2: " in dead["SNIP"][-1].text
-    assert dead_table("", records.of("ablation")) is None
+    assert dead_table("", records.in_part("ablation")) is None
 
 
 def test_the_dense_reference_and_missing_cells(records: Records) -> None:
-    table = accuracy_table("", records.of("results"))
-    assert table.rows[-1][0].text == "Dense (nothing pruned)"
+    table = accuracy_table("", records.in_part("results"))
+    assert table.rows[-1][0].text == "Dense (not pruned)"
     snip = next(row for row in table.rows if row[0].text == "SNIP")
     assert [entry.text == "missing" for entry in snip[1:]] == [False, True, False]
 
 
 def test_shots_are_counted(records: Records) -> None:
-    table = shots_table("", records.of("aim"))
+    table = shots_table("", records.in_part("aim"))
     assert table is not None
     quiet, noisy = (float(row[1].text.split()[0]) for row in table.rows)
     assert 0 < quiet < noisy < 100
 
 
-def test_folders_that_are_none(tmp_path: Path, swept: Path) -> None:
-    with pytest.raises(LabError, match="has no runs"):
+def test_folders_without_runs(tmp_path: Path, swept: Path) -> None:
+    with pytest.raises(LabError, match="contains no runs"):
         collect(tmp_path)
-    with pytest.raises(LabError, match="there is no"):
-        fetched(str(tmp_path / "x"), None)
+    with pytest.raises(LabError, match="does not exist"):
+        locate_runs(str(tmp_path / "x"))
     one = next(path.parent for path in swept.glob("*/model.safetensors"))
     with pytest.raises(LabError, match="is a single run"):
-        fetched(str(one), None)
+        locate_runs(str(one))
 
 
-def test_what_is_damaged_is_told(tmp_path: Path, swept: Path) -> None:
+def test_damaged_files_are_named(tmp_path: Path, swept: Path) -> None:
     (tmp_path / "sweep.json").write_text("{}")
-    with pytest.raises(LabError, match="no run of this lab, or a damaged one"):
+    with pytest.raises(LabError, match="contains a damaged run, or a folder that is not a run"):
         collect(tmp_path)
     (tmp_path / "other.json").write_text('{"a": 1}')
     with pytest.raises(LabError, match=r"not the results\.json of a report"):
@@ -166,7 +171,7 @@ def test_what_is_damaged_is_told(tmp_path: Path, swept: Path) -> None:
         collect(tmp_path / "runs")
 
 
-def test_results_of_data_that_is_not_here(tmp_path: Path, swept: Path) -> None:
+def test_results_of_data_that_is_not_available(tmp_path: Path, swept: Path) -> None:
     one = next(path.parent for path in swept.glob("*magnitude*/model.safetensors"))
     shutil.copytree(one, tmp_path / one.name)
     config = json.loads((tmp_path / one.name / "config.json").read_text())
@@ -176,7 +181,7 @@ def test_results_of_data_that_is_not_here(tmp_path: Path, swept: Path) -> None:
     assert "on /not/$here" in (tmp_path / "report" / "index.html").read_text()
 
 
-def test_titles_say_what_differs() -> None:
+def test_titles_name_the_settings_that_differ() -> None:
     def made(**settings: Any) -> Record:
         chosen = make_settings(model="mlp", **settings)
         return Record(chosen.folder_name(), chosen, ("runs",))
@@ -197,11 +202,41 @@ def test_runs_without_a_sweep_are_reported_too(swept: Path, tmp_path: Path) -> N
 
 
 def test_runs_from_a_url(swept: Path, tmp_path: Path) -> None:
-    folder, target, links = fetched(f"file://{swept}", tmp_path)
-    assert collect(folder).title == collect(swept).title
-    assert target == tmp_path
-    assert links == f"file://{swept}"
-    assert not list(folder.glob("*/model.safetensors"))
+    location = locate_runs(f"file://{swept}", tmp_path)
+    assert collect(location.runs).title == collect(swept).title
+    assert location.report == tmp_path
+    assert location.links == f"file://{swept}"
+    assert not list(location.runs.glob("*/model.safetensors"))
+
+
+def test_parts_with_the_same_slug_do_not_overwrite_each_other(swept: Path, tmp_path: Path) -> None:
+    """The parts "+noise" and "-noise" have the same slug; "learning" is also the name of a figure of every report."""
+    runs = [run for run in collect(swept).runs if run.result is not None and run.settings.method == "magnitude"]
+    parts = [replace(run, parts=(part,)) for run, part in zip(runs, ("+noise", "-noise", "learning"), strict=False)]
+    page = write_report(Records("test", tuple(parts)), tmp_path)
+    start = "mlp-on-digits-0-25-of-its-channels-3-epochs"
+    for run, name in zip(parts, ("noise", "noise-2", "learning"), strict=True):
+        assert run.accuracy is not None
+        assert f"{100 * run.accuracy:.2f}" in (tmp_path / "tables" / f"{start}-{name}.csv").read_text()
+        assert (tmp_path / "figures" / f"{start}-{name}.png").exists()
+    assert (tmp_path / "figures" / f"{start}-learning-2.png").exists()
+    ids = re.findall(r'<(?:div|section) id="([^"]+)"', page.read_text())
+    assert len(ids) == len(set(ids)) >= 7
+
+
+def test_unique_names() -> None:
+    names = UniqueNames()
+    wanted = ["A b", "a+B", "a b 2", "a-b", "+", "*"]
+    assert [names.reserve(title) for title in wanted] == ["a-b", "a-b-2", "a-b-2-2", "a-b-3", "unnamed", "unnamed-2"]
+
+
+def test_markup_in_names_is_not_interpreted() -> None:
+    rows = ((TableEntry("[bold]method"), TableEntry("1 :smile:")),)
+    console = Console(file=io.StringIO(), width=100)
+    console.print(ReportTable("title [/b]", ("heading [/i]", "99 %"), rows, ("note [red]",)).rich())
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    for text in ("title [/b]", "heading [/i]", "[bold]method", "1 :smile:", "note [red]"):
+        assert text in shown
 
 
 @pytest.fixture(scope="module")
@@ -219,12 +254,12 @@ def browser() -> Iterator[Any]:
 def page(browser: Any, report: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
     width, height = request.param
     opened = browser.new_page(viewport={"width": width, "height": height})
-    opened.complaints = []
-    opened.on("console", lambda message: opened.complaints.append(message.text) if message.type == "error" else None)
-    opened.on("pageerror", lambda error: opened.complaints.append(str(error)))
+    opened.page_errors = []
+    opened.on("console", lambda message: opened.page_errors.append(message.text) if message.type == "error" else None)
+    opened.on("pageerror", lambda error: opened.page_errors.append(str(error)))
     opened.on(
         "request",
-        lambda sent: None if sent.url.startswith(("file:", "data:", "blob:")) else opened.complaints.append(sent.url),
+        lambda sent: None if sent.url.startswith(("file:", "data:", "blob:")) else opened.page_errors.append(sent.url),
     )
     opened.goto(report.as_uri())
     opened.wait_for_function("document.querySelectorAll('.js-plotly-plot .main-svg').length > 0")
@@ -235,16 +270,16 @@ def page(browser: Any, report: Path, request: pytest.FixtureRequest) -> Iterator
 CHART = "mlp-on-digits-0-25-of-its-channels-3-epochs-learning-rate-0-1-results"
 
 
-def test_it_renders_with_the_points_of_the_data(page: Any, records: Records) -> None:
+def test_the_charts_show_the_data(page: Any, records: Records) -> None:
     drawn = page.evaluate(
         "id => document.getElementById(id).data.map(t => [t.name, Array.from(t.x), Array.from(t.y)])", CHART
     )
     shown = {name: (x, y) for name, x, y in drawn}
-    for curve in accuracy_curves(records.of("results")):
+    for curve in accuracy_curves(records.in_part("results")):
         assert shown[curve.label] == (list(curve.x), pytest.approx(list(curve.y)))
     assert "Dense" in shown
     assert page.locator(".js-plotly-plot").count() == page.locator(".chart").count()
-    assert not page.complaints
+    assert not page.page_errors
 
 
 def test_a_method_can_be_toggled(page: Any) -> None:
@@ -254,7 +289,7 @@ def test_a_method_can_be_toggled(page: Any) -> None:
         page.evaluate("id => document.getElementById(id).data.filter(t => t.visible === 'legendonly').length", CHART)
         == 1
     )
-    assert not page.complaints
+    assert not page.page_errors
 
 
 def test_a_sparsity_can_be_chosen(page: Any) -> None:
@@ -267,8 +302,8 @@ def test_a_sparsity_can_be_chosen(page: Any) -> None:
         f"([id, before]) => JSON.stringify(({seen})(id)) !== before",
         arg=[name, json.dumps(before, separators=(",", ":"))],
     )
-    assert not page.complaints
+    assert not page.page_errors
 
 
-def test_nothing_sticks_out(page: Any) -> None:
+def test_the_page_does_not_scroll_sideways(page: Any) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")

@@ -1,4 +1,4 @@
-"""What may be called a difference, and where curves are read."""
+"""The rule for when two methods differ, and the interpolation of curves."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flipout.lab.reports import Records
-from flipout.lab.reports.labels import labels, percent
-from flipout.lab.reports.seed_statistics import Cell, beats, best, cells, dense, interpolate, wider
+from flipout.lab.reports.labels import label_runs, percent
+from flipout.lab.reports.seed_statistics import Cell, beats, best, cells, dense_cell, has_larger_spread, interpolate
 
 percents = st.floats(0, 100)
 several = st.lists(percents, min_size=2, max_size=6)
@@ -27,7 +27,7 @@ def test_a_win_is_larger_than_the_spread(one: list[float], other: list[float]) -
     assert not (ahead and beats(Cell(tuple(other)), Cell(tuple(one))))
 
 
-def test_one_seed_tells_nothing() -> None:
+def test_one_seed_decides_nothing() -> None:
     assert beats(Cell((99.0,)), Cell((1.0, 2.0))) is None
     assert beats(Cell(()), Cell((1.0, 2.0))) is None
     assert Cell((99.0,)).spread is None
@@ -44,17 +44,17 @@ def test_the_best_is_among_the_best(columns: dict[str, list[float]]) -> None:
     assert best({**column, "one seed": Cell((0.0,))}) == winners | {"one seed"}
 
 
-def test_what_has_no_value_is_not_the_best() -> None:
+def test_a_cell_without_values_is_not_the_best() -> None:
     assert best({"a": Cell(()), "b": Cell((1.0,))}) == {"b"}
     assert best({"a": Cell(())}) == set()
 
 
-apart = st.integers(1, 999).map(lambda thousandths: thousandths / 1000)  # so that logarithms tell them apart
+distinct = st.integers(1, 999).map(lambda thousandths: thousandths / 1000)  # so that their logarithms differ
 
 
-@given(st.lists(st.tuples(apart, percents), min_size=2, max_size=8, unique_by=lambda p: p[0]))
+@given(st.lists(st.tuples(distinct, percents), min_size=2, max_size=8, unique_by=lambda p: p[0]))
 def test_interpolation_goes_through_the_trade_off_and_not_beyond(points: list[tuple[float, float]]) -> None:
-    """A run that collapsed does not pull the curve down where a sparser one did better."""
+    """A run that collapsed does not lower the curve if a sparser run has a higher accuracy."""
     front = [(s, a) for s, a in points if not any(t > s and b >= a for t, b in points)]
     if len(front) > 1:
         for at, accuracy in front:
@@ -68,10 +68,10 @@ def test_interpolation_is_linear_in_log_density() -> None:
     assert interpolate([(0.9, 90.0), (0.999, 70.0)], 0.99) == pytest.approx(80.0)
 
 
-def test_labels_say_what_differs(records: Records) -> None:
-    named = set(labels(records.of("ablation")).values())
+def test_labels_name_the_options_that_differ(records: Records) -> None:
+    named = set(label_runs(records.in_part("ablation")).values())
     assert named == {"FlipOut", "FlipOut, no noise"}
-    assert set(labels(records.of("results")).values()) == {
+    assert set(label_runs(records.in_part("results")).values()) == {
         "FlipOut",
         "Global magnitude",
         "SNIP",
@@ -81,7 +81,7 @@ def test_labels_say_what_differs(records: Records) -> None:
 
 
 def test_cells_against_the_runs(records: Records) -> None:
-    runs = records.of("results")
+    runs = records.in_part("results")
     found = cells(runs)
     mine = [r for r in runs if r.settings.method == "magnitude" and r.settings.sparsity == 0.75]
     values = [100 * r.result["test_accuracy"] for r in mine if r.result is not None]
@@ -90,35 +90,39 @@ def test_cells_against_the_runs(records: Records) -> None:
     assert cell.spread == pytest.approx(statistics.stdev(values))
     assert cell.seeds == 2
     assert "Dense" not in found
-    reference = dense(runs)
+    reference = dense_cell(runs)
     assert reference is not None
     assert reference.seeds == 2
 
 
 def test_outcomes_are_interpolated_and_marked(records: Records) -> None:
-    runs = records.of("results")
-    of = cells(runs)["Hoyer-Square, threshold 0.05"]
-    assert set(of) == {0.75, 0.9375, 0.999}
-    assert all(cell.interpolated for cell in of.values())
-    points = [(r.result["sparsity"], 100 * r.result["test_accuracy"]) for r in runs if r.settings.lambda_ and r.result]
-    for sparsity, cell in of.items():
+    runs = records.in_part("results")
+    row = cells(runs)["Hoyer-Square, threshold 0.05"]
+    assert set(row) == {0.75, 0.9375, 0.999}
+    assert all(cell.interpolated for cell in row.values())
+    points = [
+        (r.result["sparsity"], 100 * r.result["test_accuracy"])
+        for r in runs
+        if r.settings.option("lambda") and r.result
+    ]
+    for sparsity, cell in row.items():
         expected = interpolate(points, sparsity)
         assert cell.values == (() if expected is None else (expected,))
         assert ("†" in str(cell)) == (expected is not None)
 
 
-def test_failures_and_missing_runs_are_said(records: Records) -> None:
-    assert str(cells(records.of("broken"))["Global magnitude"][0.95]) == "1 failed"
-    assert str(cells(records.of("never"))["Random"][0.75]) == "missing"
+def test_failures_and_missing_runs_are_shown(records: Records) -> None:
+    assert str(cells(records.in_part("broken"))["Global magnitude"][0.95]) == "1 failed"
+    assert str(cells(records.in_part("never"))["Random"][0.75]) == "missing"
     assert str(Cell((1.0, 3.0), failed=1)) == "2.00 ± 1.41 (1 failed)"
 
 
 def test_a_seed_counts_once(records: Records) -> None:
-    """Runs with shots counted are runs of the same seeds."""
+    """Runs with the aim test have the same seeds as the runs without it."""
     runs = [run for run in records.runs if run.settings.method == "flipout" and run.settings.sparsity == 0.75]
-    runs = [run for run in runs if not run.settings.validate_ and run.settings.p is None]
-    assert len([run for run in runs if run.settings.noise is None]) == 4
-    assert {label: of[0.75].seeds for label, of in cells(runs).items()} == {
+    runs = [run for run in runs if not run.settings.validate_ and "p" not in run.settings.given_options]
+    assert len([run for run in runs if run.settings.option("noise") == 1.0]) == 4
+    assert {label: row[0.75].seeds for label, row in cells(runs).items()} == {
         "FlipOut": 2,
         "FlipOut, no noise": 2,
     }
@@ -126,15 +130,15 @@ def test_a_seed_counts_once(records: Records) -> None:
     assert cells(again) == cells(runs)
 
 
-def test_what_diverged_does_not_win() -> None:
+def test_a_method_with_diverged_seeds_does_not_win() -> None:
     assert beats(Cell((90.0, 91.0), failed=1), Cell((10.0, 11.0))) is None
     assert beats(Cell((90.0, 91.0)), Cell((10.0, 11.0), failed=1)) is True
 
 
-def test_spreads_of_three_seeds_say_little() -> None:
-    assert not wider(Cell((1.0, 2.0, 3.0)), Cell((1.0, 1.5, 2.0)))
-    assert wider(Cell((1.0, 20.0, 30.0)), Cell((1.0, 1.5, 2.0)))
-    assert not wider(Cell((1.0,)), Cell((1.0, 1.5)))
+def test_spreads_are_compared_by_an_f_test() -> None:
+    assert not has_larger_spread(Cell((1.0, 2.0, 3.0)), Cell((1.0, 1.5, 2.0)))
+    assert has_larger_spread(Cell((1.0, 20.0, 30.0)), Cell((1.0, 1.5, 2.0)))
+    assert not has_larger_spread(Cell((1.0,)), Cell((1.0, 1.5)))
 
 
 def test_percent() -> None:

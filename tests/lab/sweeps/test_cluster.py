@@ -1,4 +1,4 @@
-"""The same sweep on a real Ray cluster of two nodes, one of which is killed on the way."""
+"""A sweep on a real Ray cluster of several nodes, one of which is killed."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import pytest
 from rich.console import Console
 
 from flipout.lab.errors import LabError
-from flipout.lab.sweeps import Report, open_store, sweep
+from flipout.lab.sweeps import SweepOutcome, open_store, sweep
 from flipout.lab.sweeps.grid import Grid, parse_grid
 from flipout.lab.sweeps.job import Job
-from flipout.lab.sweeps.local_engine import Local
-from flipout.lab.sweeps.ray_engine import Cluster
+from flipout.lab.sweeps.local_engine import LocalEngine
+from flipout.lab.sweeps.ray_engine import RayEngine
 from flipout.lab.sweeps.sweep_view import SweepView
 
 pytestmark = [
     pytest.mark.slow,
-    # Ray leaves sockets and files of its own open, and speaks of what it will change.
+    # Ray leaves sockets and files open, and warns about its own future changes.
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning"),
 ]
 ray = pytest.importorskip("ray")
@@ -30,11 +30,11 @@ ray = pytest.importorskip("ray")
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """A head that runs nothing, and two nodes with a CPU each."""
-    from ray.cluster_utils import Cluster as RayCluster
+    """A head without CPUs, and two nodes with one CPU each."""
+    from ray.cluster_utils import Cluster
 
     os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
-    started = RayCluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    started = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     for _ in range(2):
         started.add_node(num_cpus=1)
     started.wait_for_nodes()
@@ -64,8 +64,8 @@ def same(one: Path, other: Path) -> None:
         assert model.read_bytes() == (other / model.parent.name / model.name).read_bytes()
 
 
-class Killing(SweepView):
-    """Has a node that is to be killed, and notes what was tried again."""
+class KillingView(SweepView):
+    """Knows the node to kill, and records the retries."""
 
     def __init__(self, cluster: Any, node: Any, out: Path) -> None:
         super().__init__(Console(file=io.StringIO(), width=200))
@@ -76,56 +76,56 @@ class Killing(SweepView):
         self.retries.append(reason)
 
 
-def test_a_sweep_outlives_a_node(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_survives_the_death_of_a_node(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = grid(25, method=["flipout", "magnitude"], seed=[0, 1])
-    sweep([chosen], open_store(str(tmp_path / "local")), Local(1, 1), quiet())
+    sweep([chosen], open_store(str(tmp_path / "local")), LocalEngine(1, 1), quiet())
     node = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
-    view = Killing(cluster, node, tmp_path / "ray")
-    engine, waited = Cluster(cluster.address), ray.wait
+    view = KillingView(cluster, node, tmp_path / "ray")
+    engine, waited = RayEngine(cluster.address), ray.wait
 
     def wait(running: list[Any], **options: Any) -> Any:
-        """Where the sweep waits anyway: once three runs are under way, the node of one of them is killed."""
+        """Kill a node once three runs are active."""
         if view.node is not None and len(list(view.out.glob("*/checkpoint/*.ckpt"))) >= 3:
             cluster.remove_node(view.node, allow_graceful=False)
             view.node = None
         return waited(running, **options)
 
     monkeypatch.setattr(ray, "wait", wait)
-    report = sweep([chosen], open_store(str(tmp_path / "ray")), engine, view)
-    assert view.node is None, "it was over before the node was killed"
-    assert view.retries, "the node that was killed had nothing to do"
-    assert set(report.status.values()) == {"done"}
+    outcome = sweep([chosen], open_store(str(tmp_path / "ray")), engine, view)
+    assert view.node is None, "the sweep ended before the node was killed"
+    assert view.retries, "the node that was killed had no run"
+    assert set(outcome.status.values()) == {"done"}
     same(tmp_path / "local", tmp_path / "ray")
 
 
 def test_results_at_a_url(cluster: Any, tmp_path: Path) -> None:
     chosen = grid(3, method=["flipout", "magnitude"])
-    sweep([chosen], open_store(str(tmp_path / "local")), Local(1, 1), quiet())
-    sweep([chosen], open_store(f"file://{tmp_path}/ray"), Cluster(cluster.address), quiet())
+    sweep([chosen], open_store(str(tmp_path / "local")), LocalEngine(1, 1), quiet())
+    sweep([chosen], open_store(f"file://{tmp_path}/ray"), RayEngine(cluster.address), quiet())
     same(tmp_path / "local", tmp_path / "ray")
 
 
 def test_failures_are_recorded(cluster: Any, tmp_path: Path) -> None:
     chosen = grid(2, method="magnitude", learning_rate=[0.1, 1e20])
-    report: Report = sweep([chosen], open_store(str(tmp_path)), Cluster(cluster.address), quiet())
-    assert sorted(report.status.values()) == ["done", "failed"]
+    outcome: SweepOutcome = sweep([chosen], open_store(str(tmp_path)), RayEngine(cluster.address), quiet())
+    assert sorted(outcome.status.values()) == ["done", "failed"]
     (failure,) = tmp_path.glob("*/failure.json")
     assert json.loads(failure.read_text())["kind"] == "diverged"
 
 
-def test_a_run_that_no_machine_can_take_is_told(cluster: Any, tmp_path: Path) -> None:
+def test_a_run_that_is_too_large_for_every_machine_is_an_error(cluster: Any, tmp_path: Path) -> None:
     with pytest.raises(LabError, match=r"no machine of the cluster has 64 CPUs and 0 GPUs"):
-        sweep([grid(1)], open_store(str(tmp_path)), Cluster(cluster.address, threads=64), quiet())
+        sweep([grid(1)], open_store(str(tmp_path)), RayEngine(cluster.address, threads=64), quiet())
     with pytest.raises(LabError, match=r"no machine of the cluster has 1 CPUs and 1 GPUs"):
-        sweep([grid(1)], open_store(str(tmp_path / "gpu")), Cluster(cluster.address, gpus=1), quiet())
+        sweep([grid(1)], open_store(str(tmp_path / "gpu")), RayEngine(cluster.address, gpus=1), quiet())
 
 
-def test_no_cluster_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_cluster_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(**_: Any) -> None:
         raise ConnectionError("could not find any running Ray instance")
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", refuses)
     with pytest.raises(LabError, match=r"no Ray cluster at 'auto'.*ray start --head"):
-        sweep([grid(1)], open_store(str(tmp_path)), Cluster("auto"), quiet())
+        sweep([grid(1)], open_store(str(tmp_path)), RayEngine("auto"), quiet())

@@ -1,4 +1,4 @@
-"""Batches from memory: the order, the crops and the flips of an epoch are computed from the seed, not drawn."""
+"""Batches from memory. The order, crops and flips of an epoch are a function of the seed and the step alone."""
 
 from __future__ import annotations
 
@@ -7,52 +7,54 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from . import Data
+from .data_catalogue import DATA
+from .data_types import Data
 
-FLOAT_LIMIT = 1 << 30
+FLOAT_LIMIT = 1 << 30  # bytes; larger sets stay uint8 and are normalized batch by batch
 
 
 class Images:
-    """Images and labels on a device, given out normalised, in batches."""
+    """Images and labels on a device, returned in normalized batches."""
 
     def __init__(self, images: Tensor, labels: Tensor, mean: Tensor, deviation: Tensor, device: torch.device) -> None:
         self.mean, self.deviation = (part.view(1, -1, 1, 1).to(device) for part in (mean, deviation))
         self.labels = labels.to(device)
         self.images = images.to(device)
         if images.is_floating_point() or images.numel() * 4 <= FLOAT_LIMIT:
-            self.images = self._normalised(self.images)  # once and for all, where there is room
-        self.done = self.images.is_floating_point()
+            self.images = self._normalize(self.images)
+        self.normalized = self.images.is_floating_point()
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def _normalised(self, images: Tensor) -> Tensor:
+    def _normalize(self, images: Tensor) -> Tensor:
         if images.is_floating_point():
             return images.float()
         return (images.float() / 255 - self.mean) / self.deviation
 
     def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
         images = self.images[index]
-        return images if self.done else self._normalised(images), self.labels[index]
+        return images if self.normalized else self._normalize(images), self.labels[index]
 
     def in_order(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Every image once, in the order they are in."""
+        """Every image once, in the order of the data set."""
         for start in range(0, len(self), size):
             yield self.take(torch.arange(start, min(start + size, len(self)), device=self.labels.device))
 
     def shuffled(self, size: int, *, seed: int, epoch: int, skip: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Every image once, in the order of this seed and epoch; the first `skip` batches are left out."""
-        generator = torch.Generator().manual_seed(_mixed(seed, epoch))
+        """Every image once, in an order that depends on seed and epoch. The first `skip` batches are left out."""
+        generator = torch.Generator().manual_seed(_mix(seed, epoch))
         order = torch.randperm(len(self), generator=generator).to(self.labels.device)
         for index in order.split(size)[skip:]:  # type: ignore[no-untyped-call]
             yield self.take(index)
 
 
 def prepare(data: Data, device: torch.device, *, validate: bool, seed: int = 0) -> tuple[Images, Images]:
-    """The images to train on and those to measure on: the test set, or with `validate` a part of the training set.
+    """The training images, and the test images or, with `validate`, a held-out part of the training images.
 
-    The part is 10,000 of CIFAR-10 and 2,000 of Imagenette, as in the paper, and a tenth elsewhere or where there are
-    too few. It is the same for every seed, so that settings are chosen on one and the same set.
+    The held-out part has 10,000 images of CIFAR-10 and 2,000 of Imagenette, as in the paper. For other data sets, and
+    for sets that are too small, it is a tenth. It is the same for every seed, so that settings are always compared on
+    the same images.
     """
     images, labels = data.train_images, data.train_labels
     held_images, held_labels = data.test_images, data.test_labels
@@ -61,22 +63,20 @@ def prepare(data: Data, device: torch.device, *, validate: bool, seed: int = 0) 
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(1))
         held_images, held_labels = images[order[:size]], labels[order[:size]]
         images, labels = images[order[size:]], labels[order[size:]]
-    mean, deviation = statistics(images)
+    mean, deviation = channel_statistics(images)
     return tuple(  # type: ignore[return-value]
         Images(*part, mean, deviation, device) for part in ((images, labels), (held_images, held_labels))
     )
 
 
 def validation_size(name: str, train: int) -> int:
-    """How many training images are held out to validate on."""
-    from . import DATA
-
+    """How many training images `--validate` holds out."""
     size = DATA[name].validation if name in DATA else None
     return size if size is not None and 2 * size <= train else max(1, train // 10)
 
 
-def statistics(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of each channel on a scale of 0 to 1; of images that are floats already, 0 and 1."""
+def channel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each channel on a scale of 0 to 1; 0 and 1 for images that are floats."""
     channels = images.shape[1]
     if images.is_floating_point():
         return torch.zeros(channels), torch.ones(channels)
@@ -92,8 +92,8 @@ def statistics(images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def augment(images: Tensor, *, flip: bool, crop: int, seed: int, step: int) -> Tensor:
-    """Mirrors half of the images and moves each by up to `crop` pixels, filling up with zeros; each on its own."""
-    generator = torch.Generator().manual_seed(_mixed(seed, step, 1))
+    """Mirror about half of the images and shift each by up to `crop` pixels with zero padding, each independently."""
+    generator = torch.Generator().manual_seed(_mix(seed, step, 1))
     number, _, height, width = images.shape
     device = images.device
     columns = torch.arange(width).expand(number, width)
@@ -110,8 +110,8 @@ def augment(images: Tensor, *, flip: bool, crop: int, seed: int, step: int) -> T
     return images.permute(0, 2, 3, 1)[image, row, column].permute(0, 3, 1, 2).contiguous()
 
 
-def _mixed(*numbers: int) -> int:
-    """One seed of several numbers, none of which shows through."""
+def _mix(*numbers: int) -> int:
+    """Hash several numbers into one seed."""
     mixed = 0
     for number in numbers:
         mixed = (mixed ^ number) * 0x9E3779B97F4A7C15 % (1 << 63)

@@ -1,17 +1,17 @@
-"""DenseNet121: every layer of a block reads all that came before it."""
+"""DenseNet121: every layer of a block reads the outputs of all earlier layers."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from .lenet import Shape, scaled
+from .network_sizes import Shape, scaled
 
 DEPTHS = (6, 12, 24, 16)
 
 
 class DenseLayer(nn.Module):
-    """Adds `growth` channels: norm, 1 x 1 convolution to four times that, norm, 3 x 3 convolution."""
+    """Append `growth` channels: norm, 1 x 1 convolution to `4 * growth` channels, norm, 3 x 3 convolution."""
 
     def __init__(self, before: int, growth: int) -> None:
         super().__init__()

@@ -1,14 +1,14 @@
-"""ResNet18 as used for CIFAR-10: a 3 x 3 stem, no pooling before the blocks."""
+"""ResNet18 for CIFAR-10: a 3 x 3 stem, and no pooling before the blocks."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
-from .lenet import Shape, scaled
+from .network_sizes import Shape, scaled
 
 
-class Block(nn.Module):
-    """Two convolutions and what they add to."""
+class ResidualBlock(nn.Module):
+    """Two convolutions and a shortcut around them."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Block(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """Four stages of two blocks, of 64, 128, 256 and 512 channels times the width."""
+    """Four stages of two blocks each, with 64, 128, 256 and 512 channels times the width."""
 
     def __init__(self, shape: Shape, classes: int, width: float) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class ResNet18(nn.Module):
         blocks: list[nn.Module] = []
         before = channels[0]
         for stage, after in enumerate(channels):
-            blocks += [Block(before, after, 2 if stage else 1), Block(after, after, 1)]
+            blocks += [ResidualBlock(before, after, 2 if stage else 1), ResidualBlock(after, after, 1)]
             before = after
         self.blocks = nn.Sequential(*blocks)
         self.pool = nn.AdaptiveAvgPool2d(1)

@@ -1,10 +1,10 @@
-"""VGG19 with batch norm as used for CIFAR-10: sixteen convolutions and one dense layer."""
+"""VGG19 with batch norm for CIFAR-10: sixteen convolutions and one dense layer."""
 
 from __future__ import annotations
 
 from torch import nn
 
-from .lenet import Shape, scaled
+from .network_sizes import Shape, scaled
 
 STAGES = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))
 

@@ -1,23 +1,25 @@
-"""The paper's tables and figures, made again at a scale of one's choice."""
+"""Reproduce the tables and figures of the paper at one of three scales."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from flipout import Geometric
 
 from ..errors import unknown
-from ..reports.figures import draw_accuracy
-from ..reports.labels import MODEL_NAMES, by_network, percent, references
-from ..reports.page import slug
-from ..reports.records import Records
-from ..reports.report_tables import Entry, Table, accuracy_table, best_value_table, power_table
-from ..reports.seed_statistics import dense
-from ..reports.series import accuracy_curves
+from ..models.model_catalogue import model_title
+from ..reports.chart_data import accuracy_curves
+from ..reports.file_names import UniqueNames
+from ..reports.labels import by_network, dense_references, percent
+from ..reports.matplotlib_figures import draw_accuracy
+from ..reports.records import Record, Records
+from ..reports.report_tables import ReportTable, TableEntry, accuracy_table, best_value_table, power_table
+from ..reports.seed_statistics import dense_cell
 from ..runs.settings import Settings
 from ..sweeps.grid import read_grid, shipped_grids
 
-# What can be made again, and the part of the grids that it is made of.
+# The tables and figures, and the part of the grids that each needs. Table 1 needs no runs.
 ITEMS = {
     "table1": "",
     "table2": "table2",
@@ -29,6 +31,7 @@ SCALES = ("quick", "small", "paper")
 
 
 def check_item(item: str, scale: str) -> None:
+    """Raise an error for an unknown table, figure or scale."""
     if item not in ITEMS:
         raise unknown("table or figure", item, ITEMS)
     if scale not in SCALES:
@@ -36,56 +39,64 @@ def check_item(item: str, scale: str) -> None:
 
 
 def grids_of(scale: str, part: str) -> list[str]:
-    """The grids of a scale that have a part."""
+    """The names of the grids of a scale that have this part."""
     names = [name for name in shipped_grids() if name == scale or name.startswith(f"{scale}-")]
     return [name for name in names if not part or part in read_grid(name).parts]
 
 
-def schedule_table(scale: str) -> Table:
-    """Table 1: compression, sparsity, and epochs between prunings, from the schedule itself."""
+def schedule_table(scale: str) -> ReportTable:
+    """Table 1: compression, sparsity, and epochs between prunings, computed from the schedule."""
     epochs = sorted({(run.epochs, run.model) for name in grids_of(scale, "results") for run in _settings(name)})
-    lengths = {length: [MODEL_NAMES.get(model, model) for e, model in epochs if e == length] for length, _ in epochs}
+    lengths = {length: [model_title(model) for e, model in epochs if e == length] for length, _ in epochs}
     rows = []
     for halvings in (2, 4, 6, 8, 10):
         sparsity = 1 - 2.0**-halvings
         between = []
         for length in lengths:
-            steps = 1000 * length  # a thousand steps an epoch: where epochs are few, prunings fall between their ends
+            steps = 1000 * length  # with few epochs the prunings fall between the ends of epochs
             try:
                 plan = Geometric.paper(sparsity, steps, steps_per_epoch=1000).plan(10**6)
             except ValueError:
                 plan = Geometric.paper(sparsity, steps).plan(10**6)
-            between.append(Entry(f"{plan[0].step / 1000:.4g}"))
-        rows.append((Entry(f"2^{halvings} = {2**halvings}"), Entry(percent(sparsity)), *between))
+            between.append(TableEntry(f"{plan[0].step / 1000:.4g}"))
+        rows.append((TableEntry(f"2^{halvings} = {2**halvings}"), TableEntry(percent(sparsity)), *between))
     heading = [f"epochs before pruning, of {length} ({', '.join(models)})" for length, models in lengths.items()]
-    return Table("Table 1: half of the weights go at each pruning", ("compression", "sparsity", *heading), tuple(rows))
+    title = "Table 1: each pruning removes half of the weights"
+    return ReportTable(title, ("compression", "sparsity", *heading), tuple(rows))
 
 
 def _settings(grid: str) -> list[Settings]:
     return [run.settings for run in read_grid(grid).only(["results"]).runs()]
 
 
-def made_again(item: str, scale: str, records: Records, folder: Path) -> tuple[list[Table], list[Path]]:
-    """The tables of an item, and the files that were written."""
-    networks = by_network(records.of(ITEMS[item]))
+def reproduce_item(item: str, scale: str, records: Records, folder: Path) -> tuple[list[ReportTable], list[Path]]:
+    """Write a table or figure of the paper to a folder. Return the tables, and the files that were written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    networks = by_network(records.in_part(ITEMS[item]))
+    if item.startswith("figure"):
+        return _reproduce_figure(item, networks, records, folder)
     short = {title: title.partition(",")[0] for title in networks}
     unique = len(set(short.values())) == len(short)
-    named = {short[title] if unique else title: runs for title, runs in networks.items()}
-    folder.mkdir(parents=True, exist_ok=True)
-    tables, written = [], []
+    by_name = {short[title] if unique else title: runs for title, runs in networks.items()}
     if item == "table1":
-        tables.append(schedule_table(scale))
+        table = schedule_table(scale)
     elif item == "table2":
-        tables.append(best_value_table("Table 2: the best λ, and λ = 1", named))
-    elif item == "table3":
-        tables.append(power_table("Table 3: powers of the magnitude", named))
+        table = best_value_table("Table 2: the best λ, and λ = 1", by_name)
     else:
-        for title, runs in networks.items():
-            shown = [*runs, *references(records.runs, runs)]
-            tables.append(accuracy_table(title, shown))
-            path = folder / f"{item}-{slug(title)}"
-            draw_accuracy(path, title, accuracy_curves(shown), dense(shown))
-            written += [path.with_name(path.name + suffix) for suffix in (".png", ".pdf")]
-    for table in tables:
-        written += table.write(folder / f"{item}-{slug(table.title)}")
+        table = power_table("Table 3: powers of the magnitude", by_name)
+    return [table], table.write(folder / UniqueNames().reserve(item, table.title))
+
+
+def _reproduce_figure(
+    item: str, networks: Mapping[str, Sequence[Record]], records: Records, folder: Path
+) -> tuple[list[ReportTable], list[Path]]:
+    """Draw one figure per network, and write the same numbers as a table."""
+    names, tables, written = UniqueNames(), list[ReportTable](), list[Path]()
+    for title, runs in networks.items():
+        shown = [*runs, *dense_references(records.runs, runs)]
+        tables.append(accuracy_table(title, shown))
+        path = folder / names.reserve(item, title)
+        draw_accuracy(path, title, accuracy_curves(shown), dense_cell(shown))
+        written += [path.with_name(path.name + suffix) for suffix in (".png", ".pdf")]
+        written += tables[-1].write(path)
     return tables, written

@@ -1,4 +1,4 @@
-"""Reports: what many runs come to, as a page, figures and tables."""
+"""Reports: the results of many runs as an HTML page, figures and tables."""
 
 from .records import Record, Records, collect
 from .report_writer import write_report

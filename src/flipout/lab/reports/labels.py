@@ -1,69 +1,49 @@
-"""What runs are called: the network they train, and the method with whatever sets it apart from its fellows."""
+"""Labels of runs in reports: the title of the network, and the method with the options that differ."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..data.data_catalogue import data_title
+from ..models.model_catalogue import model_title
+from ..runs.method_lookup import find_method_or_none, method_title
+from ..runs.method_options import shown
 from ..runs.settings import Settings
-from ..sweeps.sweep_view import OPTIONS, method_options
-from .records import INDIFFERENT, Record
+from .records import EXECUTION_SETTINGS, Record
 
-METHOD_NAMES = {
-    "flipout": "FlipOut",
-    "magnitude": "Global magnitude",
-    "random": "Random",
-    "snip": "SNIP",
-    "hoyer-square": "Hoyer-Square",
-    "magnitude-uncertainty": "M&U",
-    "deep-r": "Deep-R",
-    "lottery": "Lottery tickets",
-    "dense": "Dense",
-    "keep-zeros": "Keep zeros",
-}
-MODEL_NAMES = {
-    "mlp": "MLP",
-    "lenet-300-100": "LeNet-300-100",
-    "lenet-5": "LeNet-5",
-    "conv-6": "Conv-6",
-    "resnet18": "ResNet18",
-    "vgg19": "VGG19",
-    "densenet121": "DenseNet121",
-}
-DATA_NAMES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "imagenette": "Imagenette"}
 CRITERIA = {
-    "flipout.criteria:printed_saliency": "saliency as printed",
-    "flipout.criteria:signed_saliency": "saliency without the absolute value",
+    "flipout.lab.paper.printed_equations:printed_saliency": "saliency as printed",
+    "flipout.lab.paper.printed_equations:signed_saliency": "saliency without the absolute value",
 }
 SCHEDULES = {"default": "our schedule", "paper": "the paper's schedule"}
-_TOLD_APART = {"method", "sparsity", "seed", *OPTIONS}
+METHOD_SETTINGS = {"method", "sparsity", "seed"}
 
 
-def network_of(settings: Settings) -> tuple[tuple[str, Any], ...]:
-    """Everything but the method, its options and the seed: runs that agree in this may be compared."""
-    described = settings.described()
-    told = {key: value for key, value in described.items() if key not in _TOLD_APART | INDIFFERENT}
-    return tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in told.items())
+def network_key(settings: Settings) -> tuple[tuple[str, Any], ...]:
+    """All settings except the method, its options and the seed. Runs with the same key can be compared."""
+    ignored = METHOD_SETTINGS | EXECUTION_SETTINGS
+    shared = {key: value for key, value in settings.base().items() if key not in ignored}
+    return tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in shared.items())
 
 
 def network_title(settings: Settings) -> str:
-    """A network, its data and its training in a line."""
-    data = DATA_NAMES.get(settings.data, settings.data)
+    """The network, its data and its training in one line."""
     width = f", {settings.width:g} of its channels" if settings.width != 1 else ""
     held = ", on held-out training data" if settings.validate_ else ""
-    model = MODEL_NAMES.get(settings.model, settings.model)
-    return f"{model} on {data}{width}, {counted(settings.epochs, 'epoch')}{held}"
+    name = f"{model_title(settings.model)} on {data_title(settings.data)}"
+    return f"{name}{width}, {counted(settings.epochs, 'epoch')}{held}"
 
 
-def by_network(runs: Iterable[Record]) -> dict[str, list[Record]]:
-    """Runs that may be compared, by a title; where titles are the same, they say what differs."""
+def by_network(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Groups of runs that can be compared, by title. Equal titles are extended by the settings that differ."""
     groups: dict[tuple[tuple[str, Any], ...], list[Record]] = {}
-    for run in runs:
-        groups.setdefault(network_of(run.settings), []).append(run)
+    for run in records:
+        groups.setdefault(network_key(run.settings), []).append(run)
     titled: dict[str, list[Record]] = {}
     for network, group in groups.items():
         title = network_title(group[0].settings)
-        alike = [other for other, of in groups.items() if network_title(of[0].settings) == title]
+        alike = [other for other, runs in groups.items() if network_title(runs[0].settings) == title]
         if len(alike) > 1:
             differing = (key for key, value in network if any(dict(other)[key] != value for other in alike))
             title += "".join(f", {key.replace('_', ' ')} {dict(network)[key]}" for key in differing)
@@ -71,53 +51,85 @@ def by_network(runs: Iterable[Record]) -> dict[str, list[Record]]:
     return titled
 
 
-def references(everything: Iterable[Record], runs: Sequence[Record]) -> list[Record]:
-    """The dense runs of the network of these runs that are not among them."""
-    network = network_of(runs[0].settings)
-    dense = (run for run in everything if run.settings.method == "dense" and run not in runs)
-    return [run for run in dense if network_of(run.settings) == network]
+def dense_references(all_runs: Iterable[Record], runs: Sequence[Record]) -> list[Record]:
+    """The dense runs of the same network as `runs`, without those that are already in `runs`."""
+    network = network_key(runs[0].settings)
+    dense = (run for run in all_runs if run.settings.method == "dense" and run not in runs)
+    return [run for run in dense if network_key(run.settings) == network]
 
 
-def labels(runs: Sequence[Record]) -> dict[str, str]:
-    """A label for each run, by its name: the method, and those of its options that are not the same everywhere."""
-    options = {run.name: _options(run.settings) for run in runs}
+def label_runs(runs: Sequence[Record]) -> dict[str, str]:
+    """A label for each run, by run name: the method and its options. The schedule is named only if schedules differ."""
+    scan = scanned_option(runs)
+    options = {run.name: _options(run.settings, scan) for run in runs}
+    for method in {run.settings.method for run in runs if find_method_or_none(run.settings.method) is None}:
+        _drop_equal([options[run.name] for run in runs if run.settings.method == method])
     schedules = {given["schedule"] for given in options.values() if "schedule" in given}
     return {run.name: _label(run.settings, options[run.name], len(schedules) > 1) for run in runs}
 
 
-def _options(settings: Settings) -> dict[str, Any]:
-    given = method_options(settings)
-    if settings.schedule is not None:
-        given["schedule"] = settings.schedule
+def scanned_option(runs: Sequence[Record]) -> str | None:
+    """The option with more than four values in these runs, as in Tables 2 and 3 of the paper; None if there is none."""
+    settings = [run.settings for run in runs if run.settings.method != "dense"]
+    candidates = dict.fromkeys(["noise", "p", "lambda", *(key for each in settings for key in each.given_options)])
+    for option in candidates:
+        values = {_number(each.option(option)) for each in settings}
+        if len(values) > 4 and None not in values:
+            return option
+    return None
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _options(settings: Settings, scan: str | None) -> dict[str, Any]:
+    """The options that differ from their default, the scanned option, and the schedule."""
+    given = settings.given_options
+    for option in (scan, "schedule"):
+        if option is not None and (value := settings.option(option)) is not None:
+            given.setdefault(option, value)
     return given
 
 
+def _drop_equal(options: Sequence[dict[str, Any]]) -> None:
+    """Remove options that have the same value in all runs of a method that cannot be imported.
+
+    The defaults of such a method are not known.
+    """
+    for key in list(options[0]):
+        if all(key in given and given[key] == options[0][key] for given in options):
+            for given in options:
+                del given[key]
+
+
 def _label(settings: Settings, options: Mapping[str, Any], schedules_differ: bool) -> str:
-    said = [METHOD_NAMES.get(settings.method, settings.method)]
-    if settings.method == "hoyer-square" and settings.sparsity is not None:
-        said.append("exact count")
+    words = [method_title(settings.method)]
+    record = find_method_or_none(settings.method)
+    if record is not None and not record.needs_sparsity and settings.sparsity is not None:
+        words.append("exact count")
     for name, value in options.items():
         if name == "schedule":
             if schedules_differ:
-                said.append(SCHEDULES.get(value, f"{value} schedule"))
+                words.append(SCHEDULES.get(value, f"{value} schedule"))
         elif name == "noise":
-            said.append("no noise" if value == 0 else f"noise {value:g}")
+            words.append(f"noise {value:g}" if value else "no noise")
         elif name == "relative_to":
-            said.append(f"noise relative to the {value}")
+            words.append(f"noise relative to the {value}")
         elif name == "criterion":
-            said.append(CRITERIA.get(value, value))
-        elif not (settings.method == "hoyer-square" and settings.sparsity is None and name == "lambda"):
-            said.append(f"{name.replace('_', ' ')} {value:g}" if isinstance(value, float) else f"{name} {value}")
-    return ", ".join(said)
+            words.append(CRITERIA.get(value, value))
+        elif settings.sparsity is not None or name != "lambda":  # where the sparsity is an outcome, lambda varies it
+            words.append(f"{name.replace('_', ' ')} {shown(value)}")
+    return ", ".join(words)
 
 
 def counted(number: int, noun: str) -> str:
-    """1 epoch, 2 epochs."""
+    """A number with its noun: 1 epoch, 2 epochs."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def percent(sparsity: float) -> str:
-    """93.75 %, 99.61 %, 99.9 %, 99.999 %: two digits, or as many as give the density to a twentieth."""
+    """A sparsity in percent, with two decimals, or more if the density would be off by more than 5 %: 99.999 %."""
     digits = 2
     while sparsity < 1 and abs(round(100 * sparsity, digits) / 100 - sparsity) > (1 - sparsity) / 20:
         digits += 1

@@ -1,10 +1,10 @@
-"""What is known of the runs in a folder: their settings, results, epochs, and which parts of a grid they belong to."""
+"""Read the runs of a folder: their settings, results, metrics, and the parts of the grid they belong to."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ from ..runs.run_folder import CONFIG, METRICS, RESULT
 from ..runs.settings import Settings, validated
 from ..sweeps.execution import FAILURE, SWEEP
 
-# Settings that do not change what a network is asked to do.
-INDIFFERENT = {"compile", "threads", "device", "aim"}
-KEPT_OF_RESULTS = (
+# Settings that change how a run is executed or observed, but not what is trained.
+EXECUTION_SETTINGS = {"compile", "threads", "device", "aim"}
+# What results.json keeps of the result of a run.
+SAVED_RESULT_KEYS = (
     "sparsity",
     "nonzero",
     "prunable",
@@ -33,7 +34,7 @@ KEPT_OF_RESULTS = (
 
 @dataclass(frozen=True)
 class Record:
-    """A run; without a result it is not finished, or failed for the reason given."""
+    """A run. If it has no result, it is not finished, or it failed for the reason in `failure`."""
 
     name: str
     settings: Settings
@@ -45,7 +46,7 @@ class Record:
 
     @property
     def accuracy(self) -> float | None:
-        """The last epoch's, never the best."""
+        """The accuracy of the last epoch, never of the best."""
         if self.result is None:
             return None
         test = self.result["test_accuracy"]
@@ -53,11 +54,11 @@ class Record:
 
     @property
     def before_fine_tuning(self) -> float | None:
-        """For Hoyer-Square the accuracy after pruning, before it trained on."""
-        if self.result is None or self.settings.method != "hoyer-square":
+        """The accuracy after pruning and before the additional epochs of a method with fine-tuning (Hoyer-Square)."""
+        if self.result is None or self.settings.total_epochs == self.settings.epochs:
             return None
-        if (kept := self.result.get("accuracy_before_fine_tuning")) is not None:
-            return float(kept)
+        if (saved := self.result.get("accuracy_before_fine_tuning")) is not None:
+            return float(saved)
         if len(self.metrics) <= self.settings.epochs:
             return None
         line = self.metrics[self.settings.epochs - 1]
@@ -65,7 +66,7 @@ class Record:
 
     @property
     def sparsity(self) -> float | None:
-        """What was asked for, or what came out where nothing was asked for."""
+        """The requested sparsity, or the sparsity reached if none was requested."""
         if self.settings.sparsity is None:
             return None if self.result is None else float(self.result["sparsity"])
         return self.settings.sparsity
@@ -73,24 +74,24 @@ class Record:
 
 @dataclass(frozen=True)
 class Records:
-    """Runs that are reported together."""
+    """The runs of one report."""
 
     title: str
     runs: tuple[Record, ...]
 
     @property
     def parts(self) -> list[str]:
-        """The parts that there are, in order."""
+        """The names of all parts, in order."""
         return list(dict.fromkeys(part for run in self.runs for part in run.parts))
 
-    def of(self, part: str) -> list[Record]:
+    def in_part(self, part: str) -> list[Record]:
         return [run for run in self.runs if part in run.parts]
 
 
 def collect(folder: Path) -> Records:
-    """Reads the folder of a sweep with all its runs, those too that were never started, or any folder with runs in it.
+    """Read all runs of a sweep, including runs that were never started, or the runs in any other folder.
 
-    A file is read as the results that an earlier report kept.
+    If `folder` is a file, it is read as the results.json of an earlier report.
     """
     if folder.is_file():
         return read_records(folder)
@@ -98,8 +99,8 @@ def collect(folder: Path) -> Records:
         return _collect(folder)
     except (KeyError, TypeError, ValueError) as error:
         raise LabError(
-            f"{folder} holds something that is no run of this lab, or a damaged one ({type(error).__name__}: {error}); "
-            "move it out of the way, or sweep again"
+            f"{folder} contains a damaged run, or a folder that is not a run ({type(error).__name__}: {error}); "
+            "move it away, or start the sweep again"
         ) from error
 
 
@@ -113,10 +114,22 @@ def _collect(folder: Path) -> Records:
     for path in sorted(folder.glob(f"*/{CONFIG}")):
         parts.setdefault(path.parent.name, ["runs"])
     if not parts:
-        raise LabError(f"{folder} has no runs in it; give the folder of a sweep, for example runs/quick")
-    runs = [_read_run(folder / name, tuple(of), sweep["runs"].get(name, {})) for name, of in parts.items()]
+        raise LabError(f"{folder} contains no runs; give the folder of a sweep, for example runs/quick")
+    planned = sweep["runs"]
+    runs = [_read_run(folder / name, tuple(of_run), planned.get(name, {})) for name, of_run in parts.items()]
     title = ", ".join(grid["title"] for grid in sweep["grids"].values()) or folder.name
-    return Records(title, tuple(runs))
+    return Records(title, _merged(runs))
+
+
+def _merged(runs: Iterable[Record]) -> tuple[Record, ...]:
+    """One record for all runs with the same settings: the first with a result, in the parts of all of them."""
+    merged: dict[str, Record] = {}
+    for run in runs:
+        key = run.settings.folder_name()
+        before = merged.get(key, run)
+        chosen = run if before.result is None and run.result is not None else before
+        merged[key] = replace(chosen, parts=tuple(dict.fromkeys((*before.parts, *run.parts))))
+    return tuple(merged.values())
 
 
 def _read_run(folder: Path, parts: tuple[str, ...], planned: Mapping[str, Any]) -> Record:
@@ -126,68 +139,69 @@ def _read_run(folder: Path, parts: tuple[str, ...], planned: Mapping[str, Any]) 
     failure = read_json(folder / FAILURE)["error"] if result is None and (folder / FAILURE).exists() else ""
     lines = (folder / METRICS).read_text(encoding="utf-8").splitlines() if (folder / METRICS).exists() else []
     metrics = tuple(json.loads(line) for line in lines)
-    settings = validated(config["settings"], kept=True)
+    settings = validated(config["settings"], stored=True)
     return Record(folder.name, settings, parts, result, str(failure), metrics, config["versions"])
 
 
-def brief(records: Records) -> dict[str, Any]:
-    """The results as plain data, small enough to keep: what all runs share is said once."""
-    described = [run.settings.described() for run in records.runs]
-    shared = {key: value for key, value in described[0].items() if all(one[key] == value for one in described)}
-    versions = [dict(run.versions) for run in records.runs if run.versions] or [{}]
+def results_data(records: Records) -> dict[str, Any]:
+    """The results as plain data, small enough to store. Settings that all runs share are written once."""
+    described = [run.settings.as_dict() for run in records.runs]
+    shared = {
+        key: value
+        for key, value in described[0].items()
+        if all(key in each and each[key] == value for each in described) and (value is not None or key == "sparsity")
+    }
     runs = []
+    always = {"method", "sparsity", "seed"}
     for run, settings in zip(records.runs, described, strict=True):
-        one: dict[str, Any] = {
-            # No value is the default everywhere but for the sparsity.
-            "settings": {
-                key: value
-                for key, value in settings.items()
-                if key not in shared and (value is not None or key == "sparsity")
-            },
+        named = run.settings.non_defaults().keys() | always
+        entry: dict[str, Any] = {
+            "settings": {key: value for key, value in settings.items() if key in named and key not in shared},
             "parts": list(run.parts),
         }
         if run.result is not None:
-            kept = {**run.result, "accuracy_before_fine_tuning": run.before_fine_tuning}
-            one["result"] = {key: kept[key] for key in KEPT_OF_RESULTS if kept.get(key) not in (None, [])}
+            result = {**run.result, "accuracy_before_fine_tuning": run.before_fine_tuning}
+            entry["result"] = {key: result[key] for key in SAVED_RESULT_KEYS if result.get(key) not in (None, [])}
         if run.failure:
-            one["failure"] = run.failure
-        runs.append(one)
-    told = [key for key in versions[0] if key != "platform"]  # a name of the machine says nothing to a reader
-    seen = {key: sorted({str(one.get(key)) for one in versions}) for key in told}
+            entry["failure"] = run.failure
+        runs.append(entry)
+    versions = [dict(run.versions) for run in records.runs if run.versions] or [{}]
+    names = [name for name in versions[0] if name != "platform"]  # the name of the machine is not of interest
+    seen = {name: sorted({str(each.get(name)) for each in versions}) for name in names}
     return {"title": records.title, "versions": seen, "settings": shared, "runs": runs}
 
 
-def brief_text(records: Records) -> str:
-    """The same as JSON, one line a run."""
-    content = brief(records)
+def results_json(records: Records) -> str:
+    """The same as JSON, with one line per run."""
+    content = results_data(records)
     runs = ",\n".join("  " + json.dumps(run) for run in content.pop("runs"))
     return json.dumps(content, indent=1)[:-2] + ',\n "runs": [\n' + runs + "\n ]\n}\n"
 
 
 def read_records(path: Path) -> Records:
-    """Results that were kept with `brief`."""
+    """Read the results.json of a report."""
     content = read_json(path)
     try:
-        return _from_brief(content)
+        return _from_results_data(content)
     except (KeyError, TypeError, AttributeError) as error:
         raise LabError(f"{path} is not the results.json of a report ({type(error).__name__}: {error})") from error
 
 
-def _from_brief(content: Mapping[str, Any]) -> Records:
+def _from_results_data(content: Mapping[str, Any]) -> Records:
     versions = {key: ", ".join(values) for key, values in content["versions"].items()}
     runs = []
-    for one in content["runs"]:
-        settings = validated({**content["settings"], **one["settings"]}, kept=True)
+    for entry in content["runs"]:
+        settings = validated({**content["settings"], **entry["settings"]}, stored=True)
         result = None
-        if "result" in one:
-            result = {**dict.fromkeys(KEPT_OF_RESULTS), "dead_layers": [], **one["result"]}
+        if "result" in entry:
+            result = {**dict.fromkeys(SAVED_RESULT_KEYS), "dead_layers": [], **entry["result"]}
         name = settings.folder_name()
-        runs.append(Record(name, settings, tuple(one["parts"]), result, one.get("failure", ""), (), versions))
-    return Records(content["title"], tuple(runs))
+        runs.append(Record(name, settings, tuple(entry["parts"]), result, entry.get("failure", ""), (), versions))
+    return Records(content["title"], _merged(runs))
 
 
 def versions_of(runs: Iterable[Record]) -> str:
-    """The versions that runs were made with, in a line."""
+    """The versions of the software of all runs, in one line."""
     seen: dict[str, set[str]] = {}
     for run in runs:
         for key, value in run.versions.items():

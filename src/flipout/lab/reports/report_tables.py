@@ -1,4 +1,4 @@
-"""Tables, and the forms they are written in."""
+"""The tables of a report, and their output as Markdown, CSV, LaTeX, HTML and on the console."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from ..files import write_bytes
-from .labels import labels, percent
+from .labels import label_runs, percent
 from .records import Record
-from .seed_statistics import Cell, best, by_option, cells, dense, shot_shares, sparsities
+from .seed_statistics import Cell, best, by_option, cells, dense_cell, shot_shares, sparsities
 
-WIDEST = 7
+WIDEST = 7  # columns on the console; wider tables are transposed
 
 
 @dataclass(frozen=True)
-class Entry:
-    """What stands in a cell of a table."""
+class TableEntry:
+    """The text of one cell."""
 
     text: str
     bold: bool = False
 
 
 @dataclass(frozen=True)
-class Table:
-    """A title, a heading, rows, and what must be said below."""
+class ReportTable:
+    """A table with a title, a heading, rows, and notes below it."""
 
     title: str
     heading: tuple[str, ...]
-    rows: tuple[tuple[Entry, ...], ...]
+    rows: tuple[tuple[TableEntry, ...], ...]
     notes: tuple[str, ...] = ()
 
     def markdown(self) -> str:
@@ -76,7 +76,7 @@ class Table:
         return f"<div class=wide>{table}</div>{notes}"
 
     def write(self, path: Path) -> list[Path]:
-        """In three forms, `PATH.md`, `PATH.csv` and `PATH.tex`."""
+        """Write `PATH.md`, `PATH.csv` and `PATH.tex`. Return their paths."""
         written = []
         for suffix, text in ((".md", self.markdown()), (".csv", self.csv()), (".tex", self.latex())):
             written.append(path.with_name(path.name + suffix))
@@ -84,12 +84,13 @@ class Table:
         return written
 
     def rich(self) -> RichTable:
-        table = RichTable(title=self.title, caption="\n".join(self.notes))
-        rows: Sequence[Sequence[Entry]] = [tuple(map(Entry, self.heading)), *self.rows]
+        """The table for the console. Texts are not interpreted as markup."""
+        table = RichTable(title=Text(self.title, "table.title"), caption=Text("\n".join(self.notes), "table.caption"))
+        rows: Sequence[Sequence[TableEntry]] = [tuple(map(TableEntry, self.heading)), *self.rows]
         if len(self.heading) > WIDEST:
-            rows = list(zip(*rows, strict=True))  # on its side, for it would not fit on a terminal
+            rows = list(zip(*rows, strict=True))
         for number, entry in enumerate(rows[0]):
-            table.add_column(entry.text, justify="right" if number else "left")
+            table.add_column(Text(entry.text), justify="right" if number else "left")
         for row in rows[1:]:
             table.add_row(*(Text(entry.text, style="bold" if entry.bold else "") for entry in row))
         return table
@@ -106,100 +107,110 @@ def _latex(text: str) -> str:
     return "".join(_LATEX.get(character, character) for character in text)
 
 
-BOLD = "Bold: the best, and what is not told apart from it, by less than the spread of the two or with one seed only."
-INTERPOLATED = "†: interpolated on log density between the best runs, for the sparsity of this method is an outcome."
+BOLD = (
+    "Bold: the highest mean, and all methods that are statistically indistinguishable from it or have too few seeds to "
+    "decide."
+)
+INTERPOLATED = (
+    "†: the sparsity of this method is an outcome; its accuracy is interpolated on log density between its best runs."
+)
 
 
-def accuracy_table(title: str, runs: Sequence[Record]) -> Table:
-    """Methods against sparsities, as the paper prints it: mean and standard deviation over seeds."""
-    found = cells(runs)
-    columns = sparsities(found)
-    winners = {s: best({label: of[s] for label, of in found.items() if s in of}) for s in columns}
+def accuracy_table(title: str, runs: Sequence[Record]) -> ReportTable:
+    """Methods by sparsity, as in the paper: mean and standard deviation over seeds."""
+    cells_by_label = cells(runs)
+    columns = sparsities(cells_by_label)
+    winners = {s: best({label: row[s] for label, row in cells_by_label.items() if s in row}) for s in columns}
     rows = []
-    for label, of in found.items():
-        texts = [Entry(str(of.get(s, Cell(())))) for s in columns]
-        rows.append((Entry(label), *(Entry(e.text, label in winners[s]) for e, s in zip(texts, columns, strict=True))))
-    if (reference := dense(runs)) is not None:
-        rows.append((Entry("Dense (nothing pruned)"), *[Entry(str(reference))] * len(columns)))
-    notes = [BOLD] if len(found) > 1 else []
-    if any(cell.interpolated for of in found.values() for cell in of.values()):
+    for label, row in cells_by_label.items():
+        entries = (TableEntry(str(row.get(s, Cell(()))), label in winners[s]) for s in columns)
+        rows.append((TableEntry(label), *entries))
+    if (reference := dense_cell(runs)) is not None:
+        rows.append((TableEntry("Dense (not pruned)"), *[TableEntry(str(reference))] * len(columns)))
+    notes = [BOLD] if len(cells_by_label) > 1 else []
+    if any(cell.interpolated for row in cells_by_label.values() for cell in row.values()):
         notes.append(INTERPOLATED)
-    return Table(title, ("method", *map(percent, columns)), tuple(rows), tuple(notes))
+    return ReportTable(title, ("method", *map(percent, columns)), tuple(rows), tuple(notes))
 
 
-def dead_table(title: str, runs: Sequence[Record]) -> Table | None:
-    """In how many runs layers died, and which; None if none did."""
-    found = cells(runs)
-    columns = sparsities(found)
+def dead_table(title: str, runs: Sequence[Record]) -> ReportTable | None:
+    """In how many runs a layer died, and which layers; None if no layer died."""
+    cells_by_label = cells(runs)
+    columns = sparsities(cells_by_label)
     rows = []
-    for label, of in found.items():
-        if any(cell.runs_with_dead for cell in of.values()):
-            rows.append((Entry(label), *(Entry(_dead(of.get(s, Cell(())))) for s in columns)))
-    named = labels(runs)
+    for label, row in cells_by_label.items():
+        if any(cell.runs_with_dead_layers for cell in row.values()):
+            rows.append((TableEntry(label), *(TableEntry(_dead(row.get(s, Cell(())))) for s in columns)))
+    labels = label_runs(runs)
     outcomes: dict[str, list[Record]] = {}
     for run in runs:
         if run.settings.sparsity is None and run.result is not None and run.result["dead_layers"]:
-            outcomes.setdefault(named[run.name], []).append(run)
+            outcomes.setdefault(labels[run.name], []).append(run)
     for label, dead in outcomes.items():
         names = sorted({name for run in dead if run.result is not None for name in run.result["dead_layers"]})
-        told = Entry(f"{len(dead)} runs: {', '.join(names[:3])}")
-        rows.append((Entry(f"{label}, whatever it came to"), told, *[Entry("")] * (len(columns) - 1)))
+        entry = TableEntry(f"{len(dead)} runs: {', '.join(names[:3])}")
+        rows.append((TableEntry(f"{label}, at any sparsity"), entry, *[TableEntry("")] * (len(columns) - 1)))
     if not rows:
         return None
-    note = "In how many runs a layer lost its last weight, and which. What is not named lost none in a finished run."
-    return Table(title, ("method", *map(percent, columns)), tuple(rows), (note,))
+    note = (
+        "The number of runs in which a layer lost its last weight, and the layers. Methods that are not listed have no "
+        "dead layer in any finished run."
+    )
+    return ReportTable(title, ("method", *map(percent, columns)), tuple(rows), (note,))
 
 
-def shots_table(title: str, runs: Sequence[Record]) -> Table | None:
-    """Which share of the shots at zero went over it, by the aim test; None if no run counted them."""
-    counted = shot_shares(runs)
-    if not counted:
+def shots_table(title: str, runs: Sequence[Record]) -> ReportTable | None:
+    """Over-shoots in percent of all shots at zero; None if no run used the aim test."""
+    shares = shot_shares(runs)
+    if not shares:
         return None
-    columns = sparsities(counted)
-    rows = [(Entry(label), *(Entry(str(of.get(s, Cell(())))) for s in columns)) for label, of in counted.items()]
-    note = "Over-shoots in percent of all shots at zero, over all steps and weights; the rest are under-shoots."
-    return Table(title, ("method", *map(percent, columns)), tuple(rows), (note,))
+    columns = sparsities(shares)
+    rows = [
+        (TableEntry(label), *(TableEntry(str(row.get(s, Cell(())))) for s in columns)) for label, row in shares.items()
+    ]
+    note = "Over-shoots in percent of all shots at zero, over all steps and weights. All other shots are under-shoots."
+    return ReportTable(title, ("method", *map(percent, columns)), tuple(rows), (note,))
 
 
-def best_value_table(title: str, networks: Mapping[str, Sequence[Record]]) -> Table:
-    """The paper's Table 2: the best scale of the noise, and what it gains over 1."""
+def best_value_table(title: str, networks: Mapping[str, Sequence[Record]]) -> ReportTable:
+    """The paper's Table 2: the best scale of the noise, and its gain over a scale of 1."""
     scans = {network: by_option(runs, "noise") for network, runs in networks.items()}
-    columns = sorted({sparsity for found in scans.values() for _, sparsity in found})
+    columns = sorted({sparsity for scan in scans.values() for _, sparsity in scan})
     heading, rows = ["network"], []
     for sparsity in columns:
         heading += [f"{percent(sparsity)}: best λ", f"{percent(sparsity)}: λ = 1"]
-    for network, found in scans.items():
-        row = [Entry(network)]
+    for network, scan in scans.items():
+        row = [TableEntry(network)]
         for sparsity in columns:
-            column = {value: cell for (value, s), cell in found.items() if s == sparsity and cell.values}
+            column = {value: cell for (value, s), cell in scan.items() if s == sparsity and cell.values}
             if not column:
-                row += [Entry("missing"), Entry("missing")]
+                row += [TableEntry("missing"), TableEntry("missing")]
                 continue
             top = max(column, key=lambda value: column[value].mean)
             ours = column.get(1.0, Cell(()))
             gain = f", {column[top].mean - ours.mean:+.2f}" if ours.values else ""
-            row += [Entry(f"{column[top]} (λ = {top:g}{gain})"), Entry(str(ours))]
+            row += [TableEntry(f"{column[top]} (λ = {top:g}{gain})"), TableEntry(str(ours))]
         rows.append(tuple(row))
-    return Table(title, tuple(heading), tuple(rows))
+    return ReportTable(title, tuple(heading), tuple(rows))
 
 
-def power_table(title: str, networks: Mapping[str, Sequence[Record]]) -> Table:
+def power_table(title: str, networks: Mapping[str, Sequence[Record]]) -> ReportTable:
     """The paper's Table 3: powers of the magnitude at two sparsities."""
     scans, rows = {network: by_option(runs, "p") for network, runs in networks.items()}, []
-    columns = sorted({key for found in scans.values() for key in found}, key=lambda key: (key[1], key[0]))
-    for network, found in scans.items():
-        row = [Entry(network)]
+    columns = sorted({key for scan in scans.values() for key in scan}, key=lambda key: (key[1], key[0]))
+    for network, scan in scans.items():
+        row = [TableEntry(network)]
         for value, sparsity in columns:
-            column = {f"{v:g}": cell for (v, s), cell in found.items() if s == sparsity}
-            row.append(Entry(str(found.get((value, sparsity), Cell(()))), f"{value:g}" in best(column)))
+            column = {f"{v:g}": cell for (v, s), cell in scan.items() if s == sparsity}
+            row.append(TableEntry(str(scan.get((value, sparsity), Cell(()))), f"{value:g}" in best(column)))
         rows.append(tuple(row))
     heading = ("network", *(f"{percent(s)}: p = {value:g}" for value, s in columns))
-    return Table(title, heading, tuple(rows), (BOLD,))
+    return ReportTable(title, heading, tuple(rows), (BOLD,))
 
 
 def _dead(cell: Cell) -> str:
-    if not cell.runs_with_dead:
+    if not cell.runs_with_dead_layers:
         return "" if cell.values else "missing"
-    names = sorted(set(cell.dead))
-    told = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return f"{cell.runs_with_dead} of {cell.seeds}: {told}"
+    names = sorted(set(cell.dead_layers))
+    listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return f"{cell.runs_with_dead_layers} of {cell.seeds}: {listed}"

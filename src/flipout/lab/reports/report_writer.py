@@ -1,4 +1,4 @@
-"""A report: the page, its figures for print, its tables, and the results as data, all in one folder."""
+"""Write a report: the page, its figures for print, its tables, and the results as data, in one folder."""
 
 from __future__ import annotations
 
@@ -9,37 +9,46 @@ from urllib.parse import quote
 
 from ..files import write_bytes
 from ..runs.run_folder import CONFIG
-from . import charts, figures
-from .labels import by_network, counted, labels, percent, references
-from .page import Section, chart, folded, links_table, note, page, slug
-from .records import Record, Records, brief_text, versions_of
-from .report_tables import Table, accuracy_table, dead_table, shots_table
-from .seed_statistics import dense, seeds_line
-from .series import accuracy_curves, flip_histogram, layer_shares, learning_curves, pruned_when, scan_curves, scanned
+from . import matplotlib_figures, plotly_charts
+from .chart_data import (
+    accuracy_curves,
+    flip_histogram,
+    layer_shares,
+    learning_curves,
+    pruning_history,
+    scan_curves,
+)
+from .file_names import UniqueNames
+from .html_page import Section, chart, folded, links_table, note, render_page
+from .labels import by_network, counted, dense_references, label_runs, percent, scanned_option
+from .records import Record, Records, results_json, versions_of
+from .report_tables import ReportTable, accuracy_table, dead_table, shots_table
+from .seed_statistics import dense_cell, seeds_line
 
 PART_TITLES = {
     "results": "Accuracy against sparsity",
-    "ablation": "Is it just the noise?",
-    "schedules": "When to prune",
+    "ablation": "Ablation of the noise",
+    "schedules": "Pruning schedules",
     "table2": "The scale of the noise",
     "table3": "The power of the magnitude",
-    "corrections": "The paper to the letter",
-    "aim": "Runs in which shots were counted",
+    "corrections": "The equations as printed in the paper",
+    "aim": "The aim test: over-shoots and under-shoots",
     "others": "Other methods under the same budget",
-    "runs": "Runs that are not part of a grid",
+    "runs": "Runs outside of a grid",
 }
-OPTION_NAMES = {"noise": "scale of the noise (λ)", "p": "power of the magnitude (p)", "lambda_": "λ"}
+OPTION_NAMES = {"noise": "scale of the noise (λ)", "p": "power of the magnitude (p)", "lambda": "λ"}
 
 
 @dataclass
-class Report:
-    """What is written where."""
+class ReportFiles:
+    """The figures and tables that a report writes. `names` keeps their file names and addresses unique."""
 
     folder: Path
-    tables: dict[str, Table] = field(default_factory=dict)
+    names: UniqueNames = field(default_factory=UniqueNames)
+    tables: dict[str, ReportTable] = field(default_factory=dict)
     drawings: list[Callable[[], None]] = field(default_factory=list)
 
-    def table(self, name: str, table: Table) -> str:
+    def table(self, name: str, table: ReportTable) -> str:
         self.tables[name] = table
         return table.html()
 
@@ -48,126 +57,148 @@ class Report:
 
 
 def write_report(records: Records, folder: Path, *, runs_folder: str = "..") -> Path:
-    """Writes everything into a folder, and gives the path of the page."""
+    """Write the whole report to a folder. Return the path of the page."""
     for name in ("figures", "tables"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    report = Report(folder)
-    sections = [_network(report, title, runs) for title, runs in by_network(records.runs).items()]
-    sections.append(_all_runs(records.runs, runs_folder))
-    for draw in report.drawings:
+    files = ReportFiles(folder)
+    sections = [_network_section(files, title, runs) for title, runs in by_network(records.runs).items()]
+    sections.append(_all_runs_section(files, records.runs, runs_folder))
+    for draw in files.drawings:
         draw()
-    for name, table in report.tables.items():
+    for name, table in files.tables.items():
         table.write(folder / "tables" / name)
-    write_bytes(folder / "results.json", brief_text(records).encode())
+    write_bytes(folder / "results.json", results_json(records).encode())
     path = folder / "index.html"
-    write_bytes(path, page(records.title, lead(records.runs), sections).encode())
+    write_bytes(path, render_page(records.title, introduction(records.runs), sections).encode())
     return path
 
 
-def lead(runs: Sequence[Record]) -> list[str]:
-    """How many runs, what accuracy is meant, which versions."""
+def introduction(runs: Sequence[Record]) -> list[str]:
+    """The number of runs, the kind of accuracy, and the versions of the software."""
     finished = sum(run.result is not None for run in runs)
     failed = sum(bool(run.failure) for run in runs)
     missing = len(runs) - finished - failed
     return [
         f"{finished} of {len(runs)} runs are finished, {failed} failed, {missing} are missing. Accuracies are those of "
-        "the last epoch, never the best; ± is the sample standard deviation over seeds.",
+        "the last epoch, never of the best; ± is the sample standard deviation over seeds.",
         versions_of(runs),
     ]
 
 
-def _network(report: Report, title: str, runs: Sequence[Record]) -> Section:
-    section = Section(title)
+def _network_section(files: ReportFiles, title: str, runs: Sequence[Record]) -> Section:
+    section = Section(title, files.names.reserve(title))
     parts = list(dict.fromkeys(part for run in runs for part in run.parts))
     for part in parts:
-        of = [run for run in runs if part in run.parts]
-        # The reference belongs to every part of its network.
-        _part(report, section, f"{slug(title)}-{slug(part)}", PART_TITLES.get(part, part), [*of, *references(runs, of)])
-    _inside(report, section, slug(title), runs)
+        in_part = [run for run in runs if part in run.parts]
+        # Every part of a network shows its dense reference.
+        shown = [*in_part, *dense_references(runs, in_part)]
+        _add_part(files, section, files.names.reserve(section.anchor, part), PART_TITLES.get(part, part), shown)
+    _add_training_details(files, section, runs)
     return section
 
 
-def _part(report: Report, section: Section, name: str, title: str, runs: Sequence[Record]) -> None:
+def _add_part(files: ReportFiles, section: Section, name: str, title: str, runs: Sequence[Record]) -> None:
     table = accuracy_table(f"{section.title}: {title}", runs)
-    what = f"{seeds_line(runs)}, {_epochs(runs)}."
-    option, path = scanned(runs), report.figure(name)
+    option, path = scanned_option(runs), files.figure(name)
     if option is not None:
-        scan = scan_curves(runs, option)
-        drawn = charts.scan_chart(scan, OPTION_NAMES[option])
-        report.drawings.append(lambda: figures.draw_scan(path, table.title, scan, OPTION_NAMES[option]))
+        scan, axis = scan_curves(runs, option), OPTION_NAMES.get(option, option.replace("_", " "))
+        drawn = plotly_charts.scan_chart(scan, axis)
+        files.drawings.append(lambda: matplotlib_figures.draw_scan(path, table.title, scan, axis))
     else:
-        curves, reference = accuracy_curves(runs), dense(runs)
-        drawn = charts.accuracy_chart(curves, reference)
-        report.drawings.append(lambda: figures.draw_accuracy(path, table.title, curves, reference))
-    there = any(run.accuracy is not None for run in runs if run.settings.method != "dense")
-    content = [chart(drawn, name)] if there else []
-    content += [report.table(name, table), note(what)]
+        curves, reference = accuracy_curves(runs), dense_cell(runs)
+        drawn = plotly_charts.accuracy_chart(curves, reference)
+        files.drawings.append(lambda: matplotlib_figures.draw_accuracy(path, table.title, curves, reference))
+    measured = any(run.accuracy is not None for run in runs if run.settings.method != "dense")
+    content = [chart(drawn, name)] if measured else []
+    content += [files.table(name, table), note(f"{seeds_line(runs)}, {_describe_epochs(runs)}.")]
     if (shots := shots_table(f"{section.title}: shots at zero", runs)) is not None:
-        content += ["<h4>Shots at zero</h4>", report.table(f"{name}-shots", shots)]
-    if (dead := dead_table(f"{section.title}: layers that died", runs)) is not None:
-        content += ["<h4>Layers that died</h4>", report.table(f"{name}-dead-layers", dead)]
+        content += ["<h4>Shots at zero</h4>", files.table(files.names.reserve(name, "shots"), shots)]
+    if (dead := dead_table(f"{section.title}: dead layers", runs)) is not None:
+        content += ["<h4>Dead layers</h4>", files.table(files.names.reserve(name, "dead layers"), dead)]
     section.add(title, *content)
 
 
-def _epochs(runs: Sequence[Record]) -> str:
+def _describe_epochs(runs: Sequence[Record]) -> str:
     epochs = sorted({run.settings.total_epochs for run in runs})
-    schedules = sorted({str(run.settings.schedule) for run in runs if run.settings.schedule is not None})
-    said = f"{epochs[0]} to {epochs[-1]} epochs (fine-tuning included)"
+    schedules = sorted({str(kind) for run in runs if (kind := run.settings.option("schedule")) is not None})
+    length = f"{epochs[0]} to {epochs[-1]} epochs (fine-tuning included)"
     if len(epochs) == 1:
-        said = counted(epochs[0], "epoch")
-    return f"{said}, schedule: {' and '.join(schedules)}" if schedules else said
+        length = counted(epochs[0], "epoch")
+    return f"{length}, schedule: {' and '.join(schedules)}" if schedules else length
 
 
-def _inside(report: Report, section: Section, name: str, runs: Sequence[Record]) -> None:
-    """What happened in the runs: epochs, layers, flips. Nothing of it is there in results that were only kept."""
-    asked = sorted({run.settings.sparsity for run in runs if run.settings.sparsity and run.metrics and run.result})
-    learning = {sparsity: learning_curves(runs, sparsity) for sparsity in asked}
+def _add_training_details(files: ReportFiles, section: Section, runs: Sequence[Record]) -> None:
+    """Add the figures about epochs, layers and flips. A report made from results.json alone does not have them."""
+    requested = sorted({run.settings.sparsity for run in runs if run.settings.sparsity and run.metrics and run.result})
+    learning = {sparsity: learning_curves(runs, sparsity) for sparsity in requested}
     learning = {sparsity: curves for sparsity, curves in learning.items() if curves}
     if not learning:
         return
+
+    def add(title: str, figure: str, drawn: object, draw: Callable[[Path], None], *notes: str) -> None:
+        name = files.names.reserve(section.anchor, figure)
+        section.add(title, chart(drawn, name), *map(note, notes))
+        files.drawings.append(lambda: draw(files.figure(name)))
+
     last = max(learning)
-    section.add("Learning curves", chart(charts.learning_chart(learning), f"{name}-learning"))
     title = f"{section.title}, {percent(last)} pruned"
-    report.drawings.append(lambda: figures.draw_learning(report.figure(f"{name}-learning"), title, learning[last]))
+    add(
+        "Learning curves",
+        "learning",
+        plotly_charts.learning_chart(learning),
+        lambda path: matplotlib_figures.draw_learning(path, title, learning[last]),
+    )
     shares = {sparsity: layer_shares(runs, sparsity) for sparsity in learning}
-    told = note("Mean over seeds, in percent of the layer's weights. Red: the layer is dead.")
-    section.add("What each layer keeps", chart(charts.layers_chart(shares), f"{name}-layers"), told)
-    report.drawings.append(lambda: figures.draw_layers(report.figure(f"{name}-layers"), title, shares[last]))
-    shown = _one_of_each(runs)
-    flips = {label: found for label, run in shown.items() if (found := flip_histogram(run)) is not None}
+    add(
+        "Weights kept in each layer",
+        "layers",
+        plotly_charts.layers_chart(shares),
+        lambda path: matplotlib_figures.draw_layers(path, title, shares[last]),
+        "Mean over seeds, in percent of the weights of the layer. Red: the layer is dead.",
+    )
+    shown = _one_run_per_label(runs)
+    flips = {label: histogram for label, run in shown.items() if (histogram := flip_histogram(run)) is not None}
     if flips:
-        label = list(flips)[-1]
-        section.add(
-            "How often weights flipped", chart(charts.flips_chart(flips), f"{name}-flips"), note("One seed of each.")
+        flips_label = list(flips)[-1]
+        add(
+            "Sign flips of kept and pruned weights",
+            "flips",
+            plotly_charts.flips_chart(flips),
+            lambda path: matplotlib_figures.draw_flips(path, flips_label, flips[flips_label]),
+            "One seed each.",
         )
-        report.drawings.append(lambda: figures.draw_flips(report.figure(f"{name}-flips"), label, flips[label]))
-    when = {label: layers for label, run in shown.items() if (layers := pruned_when(run))}
-    if when:
-        chosen = list(when)[-1]
-        section.add("Pruned when", chart(charts.when_chart(when), f"{name}-when"), note("One seed of each."))
-        report.drawings.append(lambda: figures.draw_when(report.figure(f"{name}-when"), chosen, when[chosen]))
+    histories = {label: history for label, run in shown.items() if (history := pruning_history(run))}
+    if histories:
+        history_label = list(histories)[-1]
+        add(
+            "When each layer was pruned",
+            "pruning history",
+            plotly_charts.pruning_history_chart(histories),
+            lambda path: matplotlib_figures.draw_pruning_history(path, history_label, histories[history_label]),
+            "One seed each.",
+        )
 
 
-def _one_of_each(runs: Sequence[Record]) -> dict[str, Record]:
-    """One run of every method and sparsity, by what it is called."""
-    named, found = labels(runs), dict[str, Record]()
+def _one_run_per_label(runs: Sequence[Record]) -> dict[str, Record]:
+    """One finished run of every method and sparsity, by its label."""
+    labels, chosen = label_runs(runs), dict[str, Record]()
     for run in runs:
         if run.result is not None and run.settings.sparsity and run.settings.method != "dense":
-            found.setdefault(f"{named[run.name]}, {percent(run.settings.sparsity)}", run)
-    return found
+            chosen.setdefault(f"{labels[run.name]}, {percent(run.settings.sparsity)}", run)
+    return chosen
 
 
-def _all_runs(runs: Sequence[Record], folder: str) -> Section:
-    section = Section("All runs")
+def _all_runs_section(files: ReportFiles, runs: Sequence[Record], folder: str) -> Section:
+    section = Section("All runs", files.names.reserve("All runs"))
     rows = []
     for run in runs:
-        came_to = "missing" if not run.failure else f"failed: {run.failure[:80]}"
+        accuracy = "missing" if not run.failure else f"failed: {run.failure[:80]}"
         if run.accuracy is not None:
-            came_to = f"{run.accuracy:.2%}"
+            accuracy = f"{run.accuracy:.2%}"
         address = f"{folder}/{quote(run.name)}/{CONFIG}" if run.versions and run.metrics else ""
         sparsity = "" if run.sparsity is None else percent(run.sparsity)
         seconds = "" if run.result is None else f"{run.result['seconds']:.0f} s"
-        rows.append((run.name, address, (sparsity, str(run.settings.seed), came_to, seconds)))
-    table = links_table(("run, with its settings", "pruned", "seed", "accuracy", "time"), rows)
+        rows.append((run.name, address, (sparsity, str(run.settings.seed), accuracy, seconds)))
+    table = links_table(("run, with a link to its settings", "pruned", "seed", "accuracy", "time"), rows)
     section.parts.append(folded(f"{len(rows)} runs", table))
     return section

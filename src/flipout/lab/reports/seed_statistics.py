@@ -1,4 +1,4 @@
-"""Means, spreads, and what may be called a difference."""
+"""Means and standard deviations over seeds, and the rule for when two methods differ."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .labels import counted, labels
+from .labels import counted, label_runs, scanned_option
 from .records import Record
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The accuracies of one method at one sparsity, in percent, over the seeds that finished."""
+    """The values of one method at one sparsity, usually accuracies in percent, one for each seed that finished."""
 
     values: tuple[float, ...]
     failed: int = 0
     interpolated: bool = False
-    complete: bool = False  # every run that could give a value is finished
-    dead: tuple[str, ...] = ()  # the layers that died, once for each run in which they did
-    runs_with_dead: int = 0
+    complete: bool = False  # all runs of the method are finished
+    dead_layers: tuple[str, ...] = ()  # over all runs; a layer that died in two runs is listed twice
+    runs_with_dead_layers: int = 0
 
     @property
     def mean(self) -> float:
@@ -29,7 +29,7 @@ class Cell:
 
     @property
     def spread(self) -> float | None:
-        """The sample standard deviation; None with a single seed, for then nothing is known of it."""
+        """The sample standard deviation; None with a single seed, which does not define one."""
         return statistics.stdev(self.values) if len(self.values) > 1 else None
 
     @property
@@ -38,8 +38,8 @@ class Cell:
 
     def __str__(self) -> str:
         if not self.values:
-            nothing = "out of reach" if self.interpolated and self.complete else "missing"
-            return f"{self.failed} failed" if self.failed else nothing
+            absent = "not reached" if self.interpolated and self.complete else "missing"
+            return f"{self.failed} failed" if self.failed else absent
         spread = "" if self.spread is None else f" ± {self.spread:.2f}"
         mark = " †" if self.interpolated else ""
         failed = f" ({self.failed} failed)" if self.failed else ""
@@ -50,47 +50,54 @@ Cells = Mapping[str, Mapping[float, Cell]]
 
 
 def cells(runs: Sequence[Record]) -> dict[str, dict[float, Cell]]:
-    """By label and sparsity. Methods whose sparsity is an outcome are interpolated at the sparsities of the others."""
-    named = labels(runs)
-    asked = sorted({run.settings.sparsity for run in runs if run.settings.sparsity} - {0.0})
-    gathered: dict[str, dict[float, list[Record]]] = {}
+    """The cells of a table, by label and sparsity.
+
+    A method whose sparsity is an outcome is interpolated at the sparsities of the other methods.
+    """
+    labels = label_runs(runs)
+    if (scan := scanned_option(runs)) is not None:  # sorted by method and value
+        methods = list(dict.fromkeys(run.settings.method for run in runs))
+        runs = sorted(runs, key=lambda run: (methods.index(run.settings.method), run.settings.option(scan) or 0))
+    requested = sorted({run.settings.sparsity for run in runs if run.settings.sparsity} - {0.0})
+    exact: dict[str, dict[float, list[Record]]] = {}
     outcomes: dict[str, list[Record]] = {}
     for run in runs:
         if run.settings.sparsity is None:
-            outcomes.setdefault(named[run.name], []).append(run)
+            outcomes.setdefault(labels[run.name], []).append(run)
         elif run.settings.method != "dense":
-            by_sparsity = gathered.setdefault(named[run.name], {})
+            by_sparsity = exact.setdefault(labels[run.name], {})
             by_sparsity.setdefault(run.settings.sparsity, []).append(run)
-    found = {label: {s: cell_of(of[s]) for s in sorted(of)} for label, of in gathered.items()}
-    for label, of in outcomes.items():
-        found[label] = {sparsity: _interpolated(of, sparsity) for sparsity in asked}
-    return found
+    rows = {label: {s: cell_of(by_sparsity[s]) for s in sorted(by_sparsity)} for label, by_sparsity in exact.items()}
+    for label, group in outcomes.items():
+        rows[label] = {sparsity: _interpolated(group, sparsity) for sparsity in requested}
+    return rows
 
 
-def dense(runs: Iterable[Record]) -> Cell | None:
-    """The reference, if it was run."""
-    found = [run for run in runs if run.settings.method == "dense"]
-    return cell_of(found) if found else None
+def dense_cell(runs: Iterable[Record]) -> Cell | None:
+    """The accuracy of the dense network; None if it was not run."""
+    dense = [run for run in runs if run.settings.method == "dense"]
+    return cell_of(dense) if dense else None
 
 
 def cell_of(runs: Sequence[Record]) -> Cell:
+    """The cell of runs that differ in their seed alone."""
     finished = one_per_seed([run for run in runs if run.result is not None])
     dead = [run.result["dead_layers"] for run in finished if run.result is not None and run.result["dead_layers"]]
     return Cell(
         tuple(100 * accuracy for run in finished if (accuracy := run.accuracy) is not None),
         failed=sum(bool(run.failure) for run in runs),
-        dead=tuple(name for names in dead for name in names),
-        runs_with_dead=len(dead),
+        dead_layers=tuple(name for names in dead for name in names),
+        runs_with_dead_layers=len(dead),
     )
 
 
 def one_per_seed(runs: Sequence[Record]) -> list[Record]:
-    """A seed counts once, also if it was run again with another number of threads, or with shots counted."""
+    """One run per seed, also if a seed was run again with another number of threads or with the aim test."""
     return list({run.settings.seed: run for run in reversed(runs)}.values())[::-1]
 
 
 def _interpolated(runs: Sequence[Record], sparsity: float) -> Cell:
-    """Between the two neighbours of each seed's curve, linearly in the logarithm of the density; never beyond it."""
+    """For each seed, interpolate its curve at a sparsity. Curves are never extrapolated."""
     seeds = sorted({run.settings.seed for run in runs})
     values = []
     for seed in seeds:
@@ -106,33 +113,34 @@ def _interpolated(runs: Sequence[Record], sparsity: float) -> Cell:
 
 
 def interpolate(points: Iterable[tuple[float, float]], sparsity: float) -> float | None:
-    """The accuracy at a sparsity, on the curve through (sparsity, accuracy) over log density.
+    """The accuracy at a sparsity, interpolated linearly in the logarithm of the density; None outside of the curve.
 
-    The curve is the trade-off: a point that another one beats in sparsity and accuracy is not on it.
+    The curve goes through the Pareto front of the points (sparsity, accuracy). A point is left out if another one has
+    at least its sparsity and at least its accuracy.
     """
-    there = [(at, accuracy) for at, accuracy in points if at < 1]
-    front = [(s, a) for s, a in there if not any(t >= s and b >= a and (t, b) != (s, a) for t, b in there)]
+    valid = [(at, accuracy) for at, accuracy in points if at < 1]
+    front = [(s, a) for s, a in valid if not any(t >= s and b >= a and (t, b) != (s, a) for t, b in valid)]
     curve = sorted((math.log(1 - at), accuracy) for at, accuracy in set(front))
-    wanted = math.log(1 - sparsity)
+    x = math.log(1 - sparsity)
     for (x0, y0), (x1, y1) in itertools.pairwise(curve):
-        if x0 <= wanted <= x1:
-            return y0 if x1 == x0 else y0 + (y1 - y0) * (wanted - x0) / (x1 - x0)
+        if x0 <= x <= x1:
+            return y0 if x1 == x0 else y0 + (y1 - y0) * (x - x0) / (x1 - x0)
     return None
 
 
 def beats(one: Cell, other: Cell) -> bool | None:
-    """Whether the difference of the means is larger than the spread of a difference, `sqrt(s1^2 + s2^2)`.
+    """Whether the mean of `one` is higher by more than the standard deviation of the difference, `sqrt(s1^2 + s2^2)`.
 
-    None where there is nothing to tell by: a cell is missing, has one seed only, or has lost seeds to divergence, which
-    leaves the lucky ones.
+    None if this cannot be decided: a cell is missing or has a single seed, or some seeds of `one` diverged, so that
+    the mean is over the lucky seeds.
     """
     if one.failed or not one.values or not other.values or one.spread is None or other.spread is None:
         return None
     return one.mean - other.mean > math.hypot(one.spread, other.spread)
 
 
-def wider(one: Cell, other: Cell) -> bool:
-    """Whether a spread is larger by more than chance: the F-test at 95 %. With three seeds it takes a factor of 4.4."""
+def has_larger_spread(one: Cell, other: Cell) -> bool:
+    """Whether the spread of `one` is significantly larger: an F-test at 95 %. Three seeds need a factor of 4.4."""
     from scipy.stats import f
 
     if one.spread is None or other.spread is None:
@@ -142,42 +150,43 @@ def wider(one: Cell, other: Cell) -> bool:
 
 
 def best(column: Mapping[str, Cell]) -> set[str]:
-    """Who is best at a sparsity, and who is not told apart from it: by less than the spread, or with too few seeds."""
-    there = {label: cell for label, cell in column.items() if cell.values}
-    if not there:
+    """The label with the highest mean, and all labels that it does not beat or that have too few seeds to decide."""
+    measured = {label: cell for label, cell in column.items() if cell.values}
+    if not measured:
         return set()
-    top = max(there, key=lambda label: there[label].mean)
-    return {label for label, cell in there.items() if label == top or not beats(there[top], cell)}
+    top = max(measured, key=lambda label: measured[label].mean)
+    return {label for label, cell in measured.items() if label == top or not beats(measured[top], cell)}
 
 
-def sparsities(found: Cells) -> list[float]:
-    return sorted({sparsity for of in found.values() for sparsity in of})
+def sparsities(rows: Cells) -> list[float]:
+    """All sparsities of a table."""
+    return sorted({sparsity for row in rows.values() for sparsity in row})
 
 
 def seeds_line(runs: Sequence[Record]) -> str:
-    """How many seeds there are to a cell."""
-    counts = sorted({cell.seeds for of in cells(runs).values() for cell in of.values() if cell.values})
+    """The number of seeds per cell, in words."""
+    counts = sorted({cell.seeds for row in cells(runs).values() for cell in row.values() if cell.values})
     if not counts:
         return "no finished runs"
     return counted(counts[0], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
 
 
 def by_option(runs: Sequence[Record], option: str) -> dict[tuple[float, float], Cell]:
-    """Cells by the value of an option and the sparsity."""
+    """Cells by the value of an option and the sparsity, without runs that do not have the option."""
     grouped: dict[tuple[float, float], list[Record]] = {}
     for run in runs:
-        value = getattr(run.settings, option)
+        value = run.settings.option(option)
         if value is not None and run.settings.sparsity is not None:
             grouped.setdefault((value, run.settings.sparsity), []).append(run)
-    return {key: cell_of(of) for key, of in grouped.items()}
+    return {key: cell_of(group) for key, group in grouped.items()}
 
 
 def shot_shares(runs: Sequence[Record]) -> dict[str, dict[float, Cell]]:
-    """By label and sparsity: which share of all shots at zero went over it, in percent, where the aim test counted."""
-    named, shares = labels(runs), dict[str, dict[float, list[float]]]()
+    """Over-shoots in percent of all shots at zero, by label and sparsity, for the runs with the aim test."""
+    labels, shares = label_runs(runs), dict[str, dict[float, list[float]]]()
     for run in runs:
         if run.result is not None and run.result.get("aim") and run.settings.sparsity is not None:
             over, under = run.result["aim"]["over_shoots"], run.result["aim"]["under_shoots"]
-            of = shares.setdefault(named[run.name], {}).setdefault(run.settings.sparsity, [])
-            of.append(100 * over / max(1, over + under))
-    return {label: {s: Cell(tuple(values)) for s, values in of.items()} for label, of in shares.items()}
+            values = shares.setdefault(labels[run.name], {}).setdefault(run.settings.sparsity, [])
+            values.append(100 * over / max(1, over + under))
+    return {label: {s: Cell(tuple(values)) for s, values in row.items()} for label, row in shares.items()}

@@ -1,4 +1,4 @@
-"""Checkpoints: atomic, checked by a digest, two of them kept."""
+"""Checkpoints: written atomically and verified by a digest. The last two are kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEPT = 2
 
 
 def save(folder: Path, step: int, state: dict[str, Any]) -> None:
-    """Writes a checkpoint, and only then removes what is older than the one before it."""
+    """Write a checkpoint, then remove all but the last two."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     content = buffer.getbuffer()
@@ -29,18 +29,18 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> None:
 
 
 def load(folder: Path) -> dict[str, Any] | None:
-    """The newest checkpoint that is whole; None if there is none."""
+    """Return the newest checkpoint that is not damaged, or None."""
     for path in reversed(_paths(folder)):
         content = path.read_bytes()
         if hashlib.sha256(content[32:]).digest() == content[:32]:
             state: dict[str, Any] = torch.load(io.BytesIO(content[32:]), map_location="cpu", weights_only=True)
             return state
-        warnings.warn(f"the checkpoint {path} is damaged; going on from the one before it", stacklevel=2)
+        warnings.warn(f"the checkpoint {path} is damaged; resuming from the one before it", stacklevel=2)
     return None
 
 
 def remove(folder: Path) -> None:
-    """A finished run needs none."""
+    """Remove all checkpoints."""
     for path in _paths(folder):
         path.unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""Runs and plans as tables."""
+"""Tables of runs and plans for the console."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from torch import nn
 from flipout.layers import find_layers
 from flipout.schedules import Pruning
 
-from ..errors import LabError
 from ..files import read_json
-from .run_folder import CONFIG, METRICS, RESULT
+from .method_options import shown
+from .run_folder import METRICS, RESULT, read_config
 
 EPOCHS_SHOWN = 12
 
 
 def prunable_weights(model: nn.Module) -> int:
-    """How many weights are pruned by default."""
+    """Return the number of prunable weights of a network."""
     optimizer = torch.optim.SGD(model.parameters())
     return sum(layer.weight.numel() for layer in find_layers(model, optimizer, None, None))
 
 
 def accuracy_of(result: Mapping[str, Any]) -> tuple[str, float]:
-    """Which accuracy a run has, and the number."""
+    """Return which accuracy a run has, on test or validation data, and its value."""
     kind = "test" if result["test_accuracy"] is not None else "validation"
     return f"{kind} accuracy", float(result[f"{kind}_accuracy"])
 
 
 def result_table(result: Mapping[str, Any]) -> Table:
-    """What a run came to."""
+    """Return the result of a run as a table."""
     kind, accuracy = accuracy_of(result)
     table = Table(show_header=False)
     for name, value in (
@@ -44,34 +44,35 @@ def result_table(result: Mapping[str, Any]) -> Table:
         ("weights kept", f"{result['nonzero']:,} of {result['prunable']:,}"),
         ("of them on a live path", f"{result['effective']:,}"),
         ("sparsity", f"{result['sparsity']:.4%}"),
-        (f"{kind}, {result['accuracy_of']}", f"[bold]{accuracy:.2%}[/]"),
+        (f"{kind}, {result['accuracy_of']}", Text(f"{accuracy:.2%}", style="bold")),
     ):
-        table.add_row(name, value)
+        table.add_row(name, Text(value) if isinstance(value, str) else value)
     return table
 
 
 def plan_table(title: str, plan: Sequence[Pruning], steps_per_epoch: int) -> Table:
-    """Every pruning of a plan, with its epoch."""
-    table = Table(title=title)
+    """Return every pruning of a plan as a row, with its epoch."""
+    table = Table(title=Text(title))
     for column in ("pruning", "step", "epoch", "sparsity", "weights kept"):
         table.add_column(column, justify="right")
     for number, (step, sparsity, kept) in enumerate(plan, 1):
-        table.add_row(str(number), f"{step:,}", f"{step / steps_per_epoch:.4g}", f"{sparsity:.4%}", f"{kept:,}")
+        outcome = ("an outcome", "an outcome") if sparsity is None else (f"{sparsity:.4%}", f"{kept:,}")
+        table.add_row(str(number), f"{step:,}", f"{step / steps_per_epoch:.4g}", *outcome)
     return table
 
 
 def run_tables(folder: Path) -> Iterator[Table | Text]:
-    """The settings that are not defaults, the layers, the epochs and the result of a run."""
-    if not (folder / CONFIG).exists():
-        raise LabError(f"{folder} is not the folder of a run: it has no {CONFIG}")
-    config = read_json(folder / CONFIG)
-    settings = {name: value for name, value in config["settings"].items() if value is not None}
-    yield Text(", ".join(f"{name} {_plain(value)}" for name, value in settings.items()), style="dim")
+    """Return the settings, the versions, the epochs, the layers and the result of a run."""
+    config = read_config(folder)
+    settings = {key: value for key, value in config["settings"].items() if value is not None}
+    yield Text(", ".join(f"{key} {shown(value)}" for key, value in settings.items()), style="dim")
     yield Text(", ".join(f"{name} {value}" for name, value in config["versions"].items()), style="dim")
     metrics = [json.loads(line) for line in (folder / METRICS).read_text(encoding="utf-8").splitlines()]
     yield _epochs(metrics)
     if not (folder / RESULT).exists():
-        yield Text(f"not finished: {len(metrics)} epochs are done; run its command again to go on", style="yellow")
+        yield Text(
+            f"not finished: {len(metrics)} epochs are done; run the same command again to resume", style="yellow"
+        )
         return
     result = read_json(folder / RESULT)
     yield _layers(result)
@@ -80,12 +81,8 @@ def run_tables(folder: Path) -> Iterator[Table | Text]:
     yield result_table(result)
 
 
-def _plain(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
 def _epochs(metrics: Sequence[Mapping[str, Any]]) -> Table:
-    """Some of the epochs, evenly spread, and the last."""
+    """Return some of the epochs, evenly spread, and the last."""
     table = Table(title="epochs")
     for column in ("epoch", "loss", "accuracy", "sparsity", "learning rate", "flips", "seconds"):
         table.add_column(column, justify="right")
@@ -109,5 +106,5 @@ def _layers(result: Mapping[str, Any]) -> Table:
         table.add_column(column, justify="right")
     for name, layer in result["layers"].items():
         share = 1 - layer["kept"] / layer["weights"] if layer["weights"] else 0.0
-        table.add_row(name, f"{layer['weights']:,}", f"{layer['kept']:,}", f"{share:.2%}")
+        table.add_row(Text(name), f"{layer['weights']:,}", f"{layer['kept']:,}", f"{share:.2%}")
     return table

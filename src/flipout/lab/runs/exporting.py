@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from rich.table import Table
+from rich.text import Text
 from torch import Tensor, nn
 
 from flipout import export
@@ -16,14 +17,12 @@ from flipout.export.formats.onnx_runtime import open_session, run_session
 from flipout.export.formats.verification import OUTPUT_TOLERANCE
 from flipout.graph.comparison import describe_difference, largest_difference
 
-from .. import data
-from ..data.batches import prepare
 from ..errors import LabError, unknown
-from .run_folder import CONFIG, MODEL, read_settings
+from .run_folder import CONFIG, MODEL, network_shape
 from .training import load_run
 
 CHECKED_IMAGES = 100
-"""The number of test images that every export is checked with."""
+"""The number of random images that every export is checked with."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ FORMATS = {
 
 @torch.no_grad()
 def export_run(folder: Path, to: str, out: Path) -> tuple[Path, Table]:
-    """Write the network of a finished run to a file, run the file on test images, and report the result."""
+    """Write the network of a finished run to a file, run the file on random images, and report the result."""
     if to not in FORMATS:
         raise unknown("format", to, FORMATS)
     target = FORMATS[to]
@@ -108,22 +107,22 @@ def export_run(folder: Path, to: str, out: Path) -> tuple[Path, Table]:
         ("file", str(path)),
         ("size", format_bytes(sizes[1])),
         ("size of the run's model file", f"{format_bytes(sizes[0])}, {sizes[0] / sizes[1]:.1f} times as large"),
-        ("largest difference", f"{largest_difference(expected, found):.3g}, in outputs for {len(images)} test images"),
+        (
+            "largest difference",
+            f"{largest_difference(expected, found):.3g}, in outputs for {len(images)} random images",
+        ),
         ("same predictions", f"{int((expected.argmax(1) == found.argmax(1)).sum())} of {len(images)}"),
         ("to load it", target.loading.format(path=str(path))),
     ):
-        table.add_row(name, value)
+        table.add_row(name, Text(value))
     return path, table
 
 
 def load_with_images(folder: Path) -> tuple[nn.Module, Tensor]:
-    """Return the network of a finished run, and images that it was not trained on."""
+    """Return the network of a finished run, and random images of its input shape. The data set is not read."""
     runs = sorted(each.parent for each in folder.glob(f"*/{CONFIG}"))
     if not (folder / CONFIG).exists() and runs:
         raise LabError(f"{folder} is not a run but contains {len(runs)} of them: choose one, such as {runs[0]}")
-    settings = read_settings(folder)
     model = load_run(folder)
-    loaded = data.load(settings.data, settings.image_size)
-    _, held_out = prepare(loaded, torch.device("cpu"), validate=settings.validate_)
-    images, _ = next(iter(held_out.in_order(CHECKED_IMAGES)))
-    return model, images
+    shape, _ = network_shape(folder)
+    return model, torch.randn(CHECKED_IMAGES, *shape, generator=torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""Being asked to stop."""
+"""Stopping on Ctrl-C and SIGTERM."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def stop_signals() -> Iterator[threading.Event]:
-    """Ctrl-C and SIGTERM ask to stop after the current step; a second one stops at once."""
+    """Set an event on Ctrl-C or SIGTERM, to stop after the current step. A second signal stops the process at once."""
     stopping = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield stopping  # signals belong to the main thread
+        yield stopping  # only the main thread can handle signals
         return
 
     def ask(number: int, _: object) -> None:

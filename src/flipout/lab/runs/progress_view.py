@@ -1,4 +1,4 @@
-"""What a person sees of a run while it goes on."""
+"""The progress of a run on the console."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REFRESH = 0.1
 
 
 class View(Protocol):
-    """Shown the start of a run, its steps now and then, and its epochs."""
+    """Shows the progress of a run: its start, its steps and its epochs."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *_: object) -> None: ...
@@ -23,7 +23,7 @@ class View(Protocol):
 
 
 class Quiet:
-    """Nothing at all."""
+    """Shows nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -42,24 +42,24 @@ class Quiet:
 
 
 class Lines(Quiet):
-    """One line for each epoch, for files and pipes."""
+    """Prints one line for each epoch, for files and pipes."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
 
     def start(self, name: str, steps: int, step: int) -> None:
-        self.console.print(f"{name}: step {step:,} of {steps:,}", soft_wrap=True, highlight=False)
+        self.console.print(f"{name}: step {step:,} of {steps:,}", soft_wrap=True, highlight=False, markup=False)
 
     def epoch(self, metrics: Mapping[str, Any]) -> None:
-        self.console.print(describe(metrics), soft_wrap=True, highlight=False)
+        self.console.print(epoch_line(metrics), soft_wrap=True, highlight=False, markup=False)
 
 
 class Bar(Quiet):
-    """A bar with what the last epoch brought."""
+    """A progress bar with the metrics of the last epoch."""
 
     def __init__(self, console: Console) -> None:
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
             TaskProgressColumn(),
             TextColumn("{task.fields[latest]}"),
@@ -85,11 +85,11 @@ class Bar(Quiet):
             self.progress.update(self.task, completed=step)
 
     def epoch(self, metrics: Mapping[str, Any]) -> None:
-        self.progress.update(self.task, completed=metrics["step"], latest=describe(metrics))
+        self.progress.update(self.task, completed=metrics["step"], latest=epoch_line(metrics))
 
 
-def describe(metrics: Mapping[str, Any]) -> str:
-    """An epoch in a line."""
+def epoch_line(metrics: Mapping[str, Any]) -> str:
+    """Return the metrics of an epoch in one line."""
     accuracy = metrics["test_accuracy"] if metrics["test_accuracy"] is not None else metrics["validation_accuracy"]
     return (
         f"epoch {metrics['epoch']}  loss {metrics['loss']:.4f}  accuracy {accuracy:.2%}  "
@@ -98,7 +98,7 @@ def describe(metrics: Mapping[str, Any]) -> str:
 
 
 def view_for(console: Console, quiet: bool) -> View:
-    """A bar on a terminal, lines elsewhere, nothing if asked for."""
+    """Return a progress bar for a terminal, lines for anything else, or nothing if quiet."""
     if quiet:
         return Quiet()
     return Bar(console) if console.is_terminal else Lines(console)

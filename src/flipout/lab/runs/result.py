@@ -1,4 +1,4 @@
-"""What a run came to: everything that its result says."""
+"""The result of a finished run: the content of `result.json`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from .training import Run
 
 
-def outcome(run: Run) -> dict[str, Any]:
-    """The result of a run that has come to its end. The accuracy is the last epoch's."""
+def result_of(run: Run) -> dict[str, Any]:
+    """Return the result of a finished run. The accuracy is that of the last epoch."""
     settings, pruner, last = run.settings, run.pruner, run.metrics[-1]
     summary = pruner.summary(torch.zeros(1, *run.data.shape, device=run.device))
     return {
@@ -41,7 +41,7 @@ def outcome(run: Run) -> dict[str, Any]:
 
 
 def flip_histogram(pruner: flipout.Pruner) -> dict[str, dict[str, list[int]]] | None:
-    """How many weights of each layer, kept and pruned, flipped 0, 1 to 2, 3 to 6, 7 to 14, ... times."""
+    """Count for each layer how many weights, kept and pruned, flipped 0, 1 to 2, 3 to 6, 7 to 14, ... times."""
     if (flips := pruner.statistics.get("flips")) is None:
         return None
     histogram = {}
@@ -55,6 +55,6 @@ def flip_histogram(pruner: flipout.Pruner) -> dict[str, dict[str, list[int]]] | 
 
 
 def shots(aim: flipout.AimTest) -> dict[str, int]:
-    """All over-shoots and under-shoots of zero, by the aim test."""
+    """Return the total over-shoots and under-shoots of zero, counted by the aim test."""
     counts = {"over_shoots": aim.over_shoots, "under_shoots": aim.under_shoots}
     return {kind: sum(int(count.sum()) for count in of.values()) for kind, of in counts.items()}

@@ -1,4 +1,4 @@
-"""The folder of a run: what is in it, who may write to it, and what was asked for there."""
+"""The folder of a run: its files, its lock, and the settings that are stored in it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import filelock
 import torch
 
 import flipout
-from flipout.plain_data import difference
 
+from .. import data
 from ..errors import BusyError, LabError
-from ..files import read_json
+from ..files import read_json, write_json
 from .settings import Settings, validated
 
 CONFIG, METRICS, RESULT, MODEL, CHECKPOINTS, LOCK = (
@@ -29,15 +29,40 @@ CONFIG, METRICS, RESULT, MODEL, CHECKPOINTS, LOCK = (
 )
 
 
-def read_settings(folder: Path) -> Settings:
-    """The settings of a run."""
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the content of `config.json`: settings, versions, and the shape of the network."""
     if not (folder / CONFIG).exists():
         raise LabError(f"{folder} is not the folder of a run: it has no {CONFIG}")
-    return validated(read_json(folder / CONFIG).get("settings", {}))
+    return read_json(folder / CONFIG)
+
+
+def read_settings(folder: Path) -> Settings:
+    """Return the settings of a run. Its data and its method need not be available on this machine."""
+    return validated(read_config(folder).get("settings", {}), stored=True)
+
+
+def network_shape(folder: Path) -> tuple[tuple[int, int, int], int]:
+    """Return the shape of an input image and the number of classes.
+
+    A run of an older version does not store them; then the data set is read.
+    """
+    network = read_config(folder).get("network")
+    if network is not None:
+        channels, height, width = network["shape"]
+        return (channels, height, width), network["classes"]
+    settings = read_settings(folder)
+    loaded = data.load(settings.data, settings.image_size)
+    return loaded.shape, loaded.classes
+
+
+def write_config(folder: Path, settings: Settings, loaded: data.Data) -> None:
+    """Write `config.json`."""
+    network = {"shape": list(loaded.shape), "classes": loaded.classes}
+    write_json(folder / CONFIG, {"settings": settings.as_dict(), "network": network, "versions": versions()})
 
 
 def versions() -> dict[str, Any]:
-    """What a run depends on besides its settings."""
+    """Return the versions that a run depends on, and the number of threads."""
     return {
         "flipout": flipout.__version__,
         "torch": torch.__version__,
@@ -48,7 +73,7 @@ def versions() -> dict[str, Any]:
 
 
 def prepare_folder(folder: Path) -> None:
-    """Makes the folder, and finds out now whether it can be written to."""
+    """Create the folder, and check that it can be written to."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".probe"
@@ -59,25 +84,35 @@ def prepare_folder(folder: Path) -> None:
 
 
 def compare(folder: Path, settings: Settings) -> None:
-    """Refuses to go on in a folder that holds a run with other settings."""
+    """Refuse to continue in a folder that holds a run with other settings.
+
+    A setting that is not stored, by an older version, has its default value.
+    """
     if not (folder / CONFIG).exists():
         return
-    saved = read_json(folder / CONFIG)
-    if lines := difference(saved.get("settings"), settings.described()):
-        told = "\n  ".join(line.replace(" in the state, ", " there, ") for line in lines)
-        raise LabError(f"{folder} holds a run with other settings; choose another --out:\n  {told}")
+    saved, stored = read_json(folder / CONFIG), read_settings(folder)
+    there, here = stored.non_defaults(), settings.non_defaults()
+    # In the order of the settings, then what is only there. (None is a value of the sparsity.)
+    if keys := [key for key in {**settings.as_dict(), **there} if there.get(key, ...) != here.get(key, ...)]:
+        lines = (f"{key}: {_value(stored, key)} there, {_value(settings, key)} here" for key in keys)
+        raise LabError(f"{folder} holds a run with other settings; choose another --out:\n  " + "\n  ".join(lines))
     was, now = saved.get("versions", {}), versions()
     if settings.threads is None and was.get("threads") != now["threads"] and not (folder / RESULT).exists():
         warnings.warn(
-            f"this run was started with {was.get('threads')} threads and goes on with {now['threads']}: its last bits "
-            "may differ from those of a run in one go (--threads fixes their number)",
+            f"this run was started with {was.get('threads')} threads and continues with {now['threads']}: its weights "
+            "may differ in the last bits from those of an uninterrupted run (--threads fixes the number)",
             stacklevel=3,
         )
 
 
+def _value(settings: Settings, key: str) -> Any:
+    return settings.as_dict().get(key, "not a setting")
+
+
 @contextmanager
 def locked(path: Path, what: str = "process is training", patience: float = 0.0) -> Iterator[None]:
-    """One process to a folder, by a file in it. The system gives the lock back however its holder dies."""
+    """Hold a lock file, so that one process at a time works in a folder. The system releases the lock of a process
+    that dies."""
     lock = filelock.FileLock(path)
     try:
         lock.acquire(timeout=patience)

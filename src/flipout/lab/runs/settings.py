@@ -1,192 +1,278 @@
-"""Everything that makes a run what it is: a frozen model, read from a recipe and overridden on the command line."""
+"""The settings of a run: a frozen model, read from a recipe and overridden on the command line."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
 
-from flipout import METHODS
+from flipout import Method
 
 from ..data import DATA
 from ..errors import LabError, unknown
 from ..models import MODELS
+from .method_lookup import find_method, find_method_or_none
+from .method_options import NONE, REQUIRED, MethodOption, accepts_none, all_option_keys, options_of, read_text
 
-# Which method takes which option of its own.
-COMMON = {"scope", "floor", "noise", "relative_to"}
-SCHEDULED = {"schedule", "prunings", "start", "end"}
-METHOD_OPTIONS: dict[str, set[str]] = {
-    "flipout": {"p", "criterion"} | SCHEDULED | COMMON,
-    "magnitude": SCHEDULED | COMMON,
-    "random": SCHEDULED | COMMON,
-    "magnitude-uncertainty": {"lambda", "horizon"} | SCHEDULED | COMMON,
-    "snip": {"rounds", "snip_batches"} | COMMON,
-    "hoyer-square": {"lambda", "threshold", "fine_tune"} | COMMON,
-    "deep-r": {"l1", "temperature", "scope", "floor"},
-    "lottery": {"rounds", "rewind_to"} | COMMON,
-    "dense": {"noise", "relative_to"},
-    "keep-zeros": {"noise", "relative_to"},
-}
+RESERVED = frozenset({"help", "name", "out", "quiet", "recipe", "tensorboard", "variants"})
+"""Keys of grids and options of commands that are not settings."""
+
+Panel = Literal["Data", "Network", "Training", "Pruning", "Output"]
+"""The subjects that settings are grouped by."""
+
+
+def _setting(panel: Panel, default: Any, about: str, **constraints: Any) -> Any:
+    return Field(default, description=about, json_schema_extra={"panel": panel}, **constraints)
 
 
 class Settings(BaseModel):
-    """The settings of a run. Options of a method are None where its own default is meant."""
+    """The settings of a run. The options of its method are extra keys, which the record of the method declares.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    Read an option with `option(key)`. An option that is given with the default value of the method is the same as one
+    that is not given, so that equal runs have equal settings.
+    """
 
-    data: str = Field("", description="data set, image folder, or module:function (else the model's usual one)")
-    model: str = Field("mlp", description="network, torchvision:NAME, timm:NAME, or module:function")
-    method: str = Field("flipout", description="what prunes; see `flipout methods`")
-    sparsity: float | None = Field(0.95, ge=0, lt=1, description="share of weights that are gone at the end")
-    epochs: int = Field(30, ge=1, description="passes over the training data")
-    seed: int = Field(0, ge=0, description="of everything that is random")
-    width: float = Field(1.0, gt=0, description="scales the number of channels of the network")
-    image_size: int | None = Field(None, ge=8, description="side that photographs are scaled to")
-    init: str | None = Field(None, description="start from these weights (safetensors)")
-    validate_: bool = Field(False, alias="validate", description="hold out training data; do not touch the test set")
+    model_config = ConfigDict(frozen=True, extra="allow", populate_by_name=True)
 
-    optimizer: Literal["sgd", "adam", "adamw"] = Field("sgd", description="sgd, adam or adamw")
-    learning_rate: float = Field(0.1, gt=0, description="at the start")
-    momentum: float = Field(0.9, ge=0, lt=1, description="of SGD; the first beta of Adam")
-    weight_decay: float = Field(5e-4, ge=0, description="pull of all weights towards zero")
-    batch_size: int = Field(128, ge=1, description="images in a step")
-    milestones: tuple[int, ...] = Field((150, 250), description="epochs, of milestones-of, at which the rate decays")
-    milestones_of: int = Field(350, ge=1, description="the epochs that milestones are counted in")
-    decay: float = Field(0.1, gt=0, le=1, description="what the learning rate is multiplied with at a milestone")
-    augment: bool = Field(True, description="crop and mirror colour images")
-    amp: bool = Field(False, description="half precision; needs a GPU")
-    device: str = Field("cpu", description="cpu, cuda, cuda:1, mps")
-    threads: int | None = Field(None, ge=1, description="CPU threads (else all)")
-    aim: bool = Field(False, description="count over- and under-shoots of zero (the aim test)")
-    compile: Literal["auto", "yes", "no"] = Field("auto", description="compile the work around a step: auto, yes or no")
-
-    schedule: Literal["default", "paper", "cubic", "one-shot"] | None = Field(
-        None, description="when to prune: default, paper, cubic or one-shot"
+    data: str = _setting("Data", "", "data set, image folder, or module:function (default: the model's usual data)")
+    image_size: int | None = _setting("Data", None, "side in pixels that photographs are scaled to", ge=8)
+    augment: bool = _setting("Data", True, "crop and mirror colour images")
+    validate_: bool = _setting(
+        "Data", False, "hold out training data to measure on, and do not use the test set", alias="validate"
     )
-    prunings: int | None = Field(None, ge=1, description="how many times to prune")
-    start: float | None = Field(None, ge=0, le=1, description="share of training at which pruning starts")
-    end: float | None = Field(None, ge=0, le=1, description="share of training at which the last pruning comes")
-    scope: Literal["global", "layer"] | None = Field(None, description="rank over the network, or in each layer")
-    floor: int | float | None = Field(None, ge=0, description="weights, or share of them, that every layer keeps")
-    noise: float | None = Field(None, ge=0, description="scale of the gradient noise, the paper's lambda")
-    relative_to: Literal["gradient", "weight"] | None = Field(None, description="what the noise is relative to")
-    p: float | None = Field(None, ge=0, description="flipout: power of the magnitude")
-    criterion: str | None = Field(None, description="flipout: score by this module:function instead")
-    lambda_: float | None = Field(None, alias="lambda", ge=0, description="hoyer-square, magnitude-uncertainty")
-    threshold: float | None = Field(None, ge=0, description="hoyer-square: what is pruned without a sparsity")
-    fine_tune: float | None = Field(None, ge=0, description="hoyer-square: further epochs, as a share of epochs")
-    horizon: int | None = Field(None, ge=1, description="magnitude-uncertainty: how many recent values count")
-    rounds: int | None = Field(None, ge=1, description="snip: prunings; lottery: rounds")
-    snip_batches: int | None = Field(None, ge=1, description="snip: batches to look at")
-    rewind_to: float | None = Field(None, description="lottery: epoch to rewind to; negative: do not rewind")
-    l1: float | None = Field(None, ge=0, description="deep-r: pull towards zero")
-    temperature: float | None = Field(None, ge=0, description="deep-r: of its noise")
+
+    model: str = _setting(
+        "Network", "mlp", "network (`flipout models`), torchvision:NAME, timm:NAME or module:function"
+    )
+    width: float = _setting("Network", 1.0, "factor for the number of channels", gt=0)
+    init: str | None = _setting("Network", None, "safetensors file with the initial weights")
+
+    epochs: int = _setting("Training", 30, "passes over the training data", ge=1)
+    batch_size: int = _setting("Training", 128, "images per step", ge=1)
+    optimizer: Literal["sgd", "adam", "adamw"] = _setting("Training", "sgd", "optimizer")
+    learning_rate: float = _setting("Training", 0.1, "initial learning rate", gt=0)
+    momentum: float = _setting("Training", 0.9, "momentum of SGD, or the first beta of Adam", ge=0, lt=1)
+    weight_decay: float = _setting("Training", 5e-4, "weight decay", ge=0)
+    milestones: tuple[int, ...] = _setting(
+        "Training", (150, 250), "epochs at which the learning rate decays, counted in --milestones-of epochs"
+    )
+    milestones_of: int = _setting("Training", 350, "the milestones scale from this many epochs to --epochs", ge=1)
+    decay: float = _setting("Training", 0.1, "factor for the learning rate at a milestone", gt=0, le=1)
+    seed: int = _setting("Training", 0, "seed of everything random", ge=0)
+    device: str = _setting("Training", "cpu", "cpu, cuda, cuda:1 or mps")
+    amp: bool = _setting("Training", False, "train in half precision; needs a GPU")
+    threads: int | None = _setting("Training", None, "CPU threads (default: all)", ge=1)
+
+    method: str = _setting("Pruning", "flipout", "pruning method (`flipout methods`), or module:Class")
+    sparsity: float | None = _setting("Pruning", 0.95, "share of the weights that are pruned in the end", ge=0, lt=1)
+    compile: Literal["auto", "yes", "no"] = _setting("Pruning", "auto", "run the work of the pruner in torch.compile")
+
+    aim: bool = _setting("Output", False, "count over- and under-shoots of zero (the aim test) into result.json")
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_in(cls, values: dict[str, Any]) -> dict[str, Any]:
-        if not values.get("data"):
-            info = MODELS.get(values.get("model", "mlp"))
-            values = {**values, "data": info.data if info else "digits"}
-        return values
+    def _read_plain_data(cls, values: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        """Fill in the data set, read "none" and lists from text, and validate the options of the method.
+
+        Null stands for "not given", except in a setting that can be None.
+        """
+        known = {key: field for name, field in cls.model_fields.items() for key in (name, field.alias or name)}
+        base, options = dict[str, Any](), dict[str, Any]()
+        for key, value in values.items():
+            if key not in known:
+                options[key] = value
+            elif value is not None or accepts_none(known[key].annotation):
+                base[key] = read_text(known[key].annotation, value)
+        if not base.get("data"):
+            usual = MODELS.get(base.get("model", "mlp"))
+            base["data"] = usual.data if usual else "digits"
+        name = base.get("method", cls.model_fields["method"].default)
+        if not isinstance(name, str):
+            return base  # an error, which the validation of the field reports
+        return {**base, **_read_options(cls, name, options, stored=_is_stored(info))}
 
     @model_validator(mode="after")
-    def _fits_together(self, info: ValidationInfo) -> Settings:
-        if self.method not in METHODS:
-            raise unknown("method", self.method, METHODS)
+    def _check(self, info: ValidationInfo) -> Settings:
         if ":" not in self.model and self.model not in MODELS:
             raise unknown("model", self.model, [*MODELS, "torchvision:NAME", "timm:NAME", "module:function"])
-        here = self.data in DATA or ":" in self.data or Path(self.data).is_dir()
-        if not here and not (info.context or {}).get("kept"):
+        if _is_stored(info):
+            return self
+        if self.data not in DATA and ":" not in self.data and not Path(self.data).is_dir():
             raise unknown("data set", self.data, [*DATA, "a folder", "module:function"])
-        for option in set().union(*METHOD_OPTIONS.values()) - METHOD_OPTIONS[self.method] - {"schedule"}:
-            if getattr(self, "lambda_" if option == "lambda" else option) is not None:
-                taken = ", ".join(sorted(_flag(name) for name in METHOD_OPTIONS[self.method]))
-                raise LabError(f"{self.method} takes no {_flag(option)}; it takes {taken}")
-        if self.sparsity is None and self.method != "hoyer-square":
-            raise LabError(f"{self.method} needs a sparsity; only hoyer-square can do without one")
+        if self.sparsity is None and self.record.needs_sparsity:
+            raise LabError(f"{self.method} needs a sparsity: give --sparsity a number")
         return self
 
-    def described(self) -> dict[str, Any]:
-        """Plain data, by the names that recipes and the command line use."""
-        return self.model_dump(mode="json", by_alias=True)
+    @property
+    def record(self) -> Method:
+        """The record of the method."""
+        return find_method(self.method)
 
-    def told_briefly(self) -> dict[str, Any]:
-        """The same, without what is the default anyway."""
-        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    @property
+    def method_options(self) -> dict[str, MethodOption]:
+        """The options that the method takes, by key; empty where the method cannot be imported."""
+        record = find_method_or_none(self.method)
+        return {} if record is None else options_of(record)
+
+    @property
+    def given_options(self) -> dict[str, Any]:
+        """The options of the method that are not at their default."""
+        return dict(self.model_extra or {})
+
+    def option(self, key: str) -> Any:
+        """Return the value of an option of the method: the given one, or else the default of the method.
+
+        None where the method has no such option.
+        """
+        if key in self.given_options:
+            return self.given_options[key]
+        offered = self.method_options.get(key)
+        return offered.default if offered is not None and offered.has_default else None
 
     @property
     def total_epochs(self) -> int:
-        """All epochs, the fine-tuning of Hoyer-Square included: 150 more for each 350 unless said otherwise."""
-        share = 150 / 350 if self.fine_tune is None else self.fine_tune
-        return self.epochs + (round(self.epochs * share) if self.method == "hoyer-square" else 0)
+        """All epochs, including those that the method trains after its pruning (`--fine-tune`)."""
+        record = find_method_or_none(self.method)
+        if record is None or not record.needs.further_epochs:
+            return self.epochs
+        share: float = self.option("fine_tune")
+        return self.epochs + round(self.epochs * share)
+
+    def base(self) -> dict[str, Any]:
+        """Return all settings but the options of the method, as plain data."""
+        return self.model_dump(mode="json", by_alias=True, include=set(type(self).model_fields))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all settings with their values as plain data, under the keys of recipes and the command line."""
+        defaults = {key: option.default for key, option in self.method_options.items() if option.has_default}
+        return {**self.base(), **to_jsonable_python(defaults), **self._plain_options()}
+
+    def non_defaults(self) -> dict[str, Any]:
+        """Return the settings that are not at their default, as plain data: what identifies a run."""
+        base = self.model_dump(mode="json", by_alias=True, include=set(type(self).model_fields), exclude_defaults=True)
+        return {**base, **self._plain_options()}
+
+    def _plain_options(self) -> dict[str, Any]:
+        given = {key: NONE if value is None else value for key, value in self.given_options.items()}
+        plain: dict[str, Any] = to_jsonable_python(given)
+        return plain
 
     def folder_name(self) -> str:
-        """A readable name of a run, and a hash of all its settings."""
-        digest = hashlib.sha256(json.dumps(self.described(), sort_keys=True).encode()).hexdigest()[:8]
+        """Return a readable name of a run, with a hash of the settings that are not at their default.
+
+        A setting that a later version adds does not change the name.
+        """
+        digest = hashlib.sha256(json.dumps(self.non_defaults(), sort_keys=True).encode()).hexdigest()[:8]
         parts = [Path(self.data).name, self.model, self.method, f"{self.sparsity}", f"seed{self.seed}", digest]
         return "-".join(part.replace(":", ".").replace("/", ".") for part in parts)
 
 
-def _flag(option: str) -> str:
-    return "--" + option.rstrip("_").replace("_", "-")
+def _is_stored(info: ValidationInfo) -> bool:
+    return bool((info.context or {}).get("stored"))
 
 
-def fields() -> dict[str, Any]:
-    """Every setting by the name that recipes and the command line use."""
-    return {info.alias or name: info for name, info in Settings.model_fields.items()}
+def _read_options(cls: type[Settings], method: str, given: Mapping[str, Any], *, stored: bool) -> dict[str, Any]:
+    """Validate the options of a method, and leave out those that are not given or at their default.
+
+    Stored settings may have options that the method no longer takes, or a method that cannot be imported: what they
+    say is kept as it is.
+    """
+    record = find_method_or_none(method) if stored else find_method(method)
+    offered = {} if record is None else options_for(record, cls)
+    values: dict[str, Any] = {}
+    for key, value in given.items():
+        if value is None:
+            continue
+        if key in offered:
+            values[key] = _read_option(offered[key], value)
+        elif stored:
+            values[key] = value
+        else:
+            raise _not_an_option(method, key, offered)
+    for key, option in offered.items():
+        if option.default is REQUIRED and key not in values and not stored:
+            raise LabError(f"{method} needs {flag(key)}: {option.about or 'it has no default value'}")
+    # A criterion of the user's own has its own default for p.
+    kept = {"p"} if "criterion" in values else set()
+    ordered = [*(key for key in offered if key in values), *(key for key in values if key not in offered)]
+    chosen = {
+        key: values[key]
+        for key in ordered
+        if key in kept or key not in offered or not _is_default(offered[key], values[key])
+    }
+    if not stored:
+        check_combination(method, chosen)
+    return chosen
 
 
-def read_recipe(name: str) -> dict[str, Any]:
-    """A recipe that comes with the lab, by name, or a TOML file."""
-    shipped = {path.name.removesuffix(".toml"): path for path in resources.files(f"{__package__}.recipes").iterdir()}
-    if name in shipped:
-        text = shipped[name].read_text(encoding="utf-8")
-    elif Path(name).is_file():
-        text = Path(name).read_text(encoding="utf-8")
-    else:
-        raise unknown("recipe", name, [*(n for n in shipped if not n.startswith("__")), "a TOML file"])
+def _read_option(option: MethodOption, value: Any) -> Any:
     try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise LabError(f"the recipe {name} is not TOML: {error}") from error
-    check_keys(values, f"setting in the recipe {name}:")
-    return values
-
-
-def check_keys(values: Mapping[str, Any], what: str) -> None:
-    """Refuses a key that is no setting, and suggests the nearest."""
-    for key in values:
-        if key not in fields():
-            raise unknown(what, key, fields())
-
-
-def make_settings(recipe: str = "default", **overrides: Any) -> Settings:
-    """A recipe, overridden; what is wrong with a value is said in a sentence."""
-    check_keys(overrides, "setting")
-    values = {**read_recipe(recipe), **overrides}
-    method = values.get("method", "flipout")
-    # A recipe speaks of when to prune to those that prune in steps; who asks for it of another is told.
-    if "schedule" not in overrides and method in METHOD_OPTIONS and "schedule" not in METHOD_OPTIONS[method]:
-        values.pop("schedule", None)
-    elif values.get("schedule") is not None and "schedule" not in METHOD_OPTIONS.get(method, {"schedule"}):
-        raise LabError(f"{method} takes no --schedule")
-    return validated(values)
-
-
-def validated(values: Mapping[str, Any], *, kept: bool = False) -> Settings:
-    """Settings from plain data. Those of results that were kept may name data that is not on this machine."""
-    try:
-        return Settings.model_validate(values, context={"kept": kept})
+        return option.read(value)
     except ValidationError as error:
-        lines = []
-        for problem in error.errors():
-            key = ".".join(str(part) for part in problem["loc"])
-            lines.append(f"{_flag(key)} is {problem['input']!r}: {problem['msg'].lower()}")
-        raise LabError("; ".join(lines)) from None
+        raise LabError(_problems(error, option.key)) from None
+
+
+def _is_default(option: MethodOption, value: Any) -> bool:
+    return option.has_default and type(value) in (type(option.default), int, float) and bool(value == option.default)
+
+
+def check_combination(method: str, options: Mapping[str, Any]) -> None:
+    """Refuse options that contradict each other."""
+    if options.get("schedule") == "paper" and options.keys() & {"prunings", "start", "end"}:
+        raise LabError("the paper's schedule has no --prunings, --start and --end; use --schedule default")
+    if "relative_to" in options and options.get("noise") is None:
+        noise = options_of(find_method(method)).get("noise")
+        if noise is not None and noise.default is None:
+            raise LabError(f"{method} adds no noise by default; give --noise along with --relative-to")
+
+
+def _not_an_option(method: str, key: str, offered: Mapping[str, MethodOption]) -> LabError:
+    if key not in all_option_keys():
+        return unknown("setting", key, [*fields(), *offered])
+    if key == "schedule" and not offered:
+        return LabError(f"{method} takes no --schedule")
+    taken = ", ".join(sorted(map(flag, offered))) or "none of its own"
+    return LabError(f"{method} takes no {flag(key)}; it takes {taken}")
+
+
+def flag(key: str) -> str:
+    """Return the command-line option of a setting."""
+    return "--" + key.rstrip("_").replace("_", "-")
+
+
+def options_for(record: Method, cls: type[Settings] = Settings) -> dict[str, MethodOption]:
+    """Return the options of a method. One that has the name of a setting is an error."""
+    options, keys = options_of(record), {field.alias or name for name, field in cls.model_fields.items()}
+    if clash := sorted(options.keys() & (keys | RESERVED)):
+        raise LabError(f"{record.name} has an option {clash[0]!r}, which the lab uses itself; rename the option")
+    return options
+
+
+def fields() -> dict[str, FieldInfo]:
+    """Return the settings that do not depend on the method, under the keys of recipes and the command line."""
+    return {field.alias or name: field for name, field in Settings.model_fields.items()}
+
+
+def validated(values: Mapping[str, Any], *, stored: bool = False) -> Settings:
+    """Return settings from plain data.
+
+    Stored settings of earlier runs may name data or a method that is not on this machine.
+    """
+    try:
+        return Settings.model_validate(values, context={"stored": stored})
+    except ValidationError as error:
+        raise LabError(_problems(error)) from None
+
+
+def _problems(error: ValidationError, key: str = "") -> str:
+    lines: dict[str, str] = {}
+    for problem in error.errors():
+        name = flag(key or ".".join(str(part) for part in problem["loc"][:1]))
+        lines.setdefault(name, f"{name} is {problem['input']!r}: {problem['msg'].lower()}")
+    return "; ".join(lines.values())

@@ -1,4 +1,4 @@
-"""Where the numbers of a run go besides its folder: TensorBoard, or anything with three methods."""
+"""Trackers: log the metrics of a run elsewhere too, such as TensorBoard."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from ..errors import LabError
 
 
 class Tracker(Protocol):
-    """What is told about a run. For W&B: `start` calls `wandb.init(config=...)`, `log` calls `wandb.log(...)`, `finish`
-    calls `wandb.finish()`."""
+    """Receives the metrics of a run. For W&B: `start` calls `wandb.init(config=...)`, `log` calls `wandb.log(...)`,
+    `finish` calls `wandb.finish()`."""
 
     def start(self, folder: Path, settings: Mapping[str, Any], epoch: int) -> None:
-        """Before the first epoch, or before `epoch` of a run that goes on."""
+        """Called before the first epoch. `epoch` is the number of epochs that a resumed run has finished."""
 
     def log(self, metrics: Mapping[str, Any]) -> None:
-        """After each epoch."""
+        """Called after each epoch."""
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """At the end."""
+        """Called at the end."""
 
 
 class TensorBoard:
-    """Event files in the folder `tensorboard` of the run."""
+    """Writes event files to the folder `tensorboard` of the run."""
 
     def start(self, folder: Path, settings: Mapping[str, Any], epoch: int) -> None:
         try:

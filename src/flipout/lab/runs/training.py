@@ -1,4 +1,4 @@
-"""A run: training and pruning one network in one folder, from wherever it was left."""
+"""A run: training and pruning one network in one folder, resumed where it was interrupted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +26,19 @@ from . import checkpoints
 from .interruption import stop_signals
 from .progress_view import Quiet, View
 from .pruning import attach, learning_rate
-from .result import outcome
+from .result import result_of
 from .run_folder import (
     CHECKPOINTS,
-    CONFIG,
     LOCK,
     METRICS,
     MODEL,
     RESULT,
     compare,
     locked,
+    network_shape,
     prepare_folder,
     read_settings,
-    versions,
+    write_config,
 )
 from .settings import Settings
 from .trackers import Tracker
@@ -46,7 +46,7 @@ from .weight_files import load_weights, model_bytes
 
 
 class StoppedError(LabError):
-    """The run was asked to stop, has saved itself, and can go on."""
+    """The run was asked to stop. It has saved a checkpoint and can be resumed."""
 
 
 def train(
@@ -57,11 +57,11 @@ def train(
     trackers: Sequence[Tracker] = (),
     patience: float = 0.0,
 ) -> dict[str, Any]:
-    """Trains and prunes a network, or goes on where an earlier call was stopped, and gives its result.
+    """Train and prune a network, or resume an interrupted run, and return its result.
 
-    A finished run is not run again. Killed at any moment and called again, it ends with the same `model.safetensors`,
-    byte for byte, on the same machine with the same number of threads. `patience` is how many seconds to wait for
-    another process that is training in the folder.
+    A finished run is not run again. A run that is killed at any moment and resumed ends with the same
+    `model.safetensors`, byte for byte, on the same machine with the same number of threads. `patience` is how many
+    seconds to wait for another process that is training in the folder.
     """
     folder = Path(folder)
     prepare_folder(folder)
@@ -73,15 +73,15 @@ def train(
         remove_leftovers(folder / CHECKPOINTS)
         run = Run(settings, folder, view or Quiet(), trackers)
         try:
-            # Only now: settings that no run came of must not stand in the way of better ones.
-            write_json(folder / CONFIG, {"settings": settings.described(), "versions": versions()})
-            return run.go()
+            # Not before the run is set up: invalid settings must not block a second attempt in the same folder.
+            write_config(folder, settings, run.data)
+            return run.train()
         finally:
             run.close()
 
 
 class Run:
-    """One training, with everything that a checkpoint saves."""
+    """One training run: the network, its data, optimizer and pruner, and how far it is."""
 
     def __init__(self, settings: Settings, folder: Path, view: View, trackers: Sequence[Tracker]) -> None:
         self.settings, self.folder, self.view, self.trackers = settings, folder, view, trackers
@@ -95,9 +95,9 @@ class Run:
         self._check_disk()
         self.optimizer = make_optimizer(settings, self.model)
         self.steps_per_epoch = math.ceil(len(self.train_set) / settings.batch_size)
-        # First, so that it sees a step before its pruning.
+        # Attached before the pruner, to see each step before a pruning changes the weights.
         self.aim = flipout.AimTest(self.model, self.optimizer) if settings.aim else None
-        self.pruner = attach(settings, self.model, self.optimizer, self.steps_per_epoch, self._snip_batches)
+        self.pruner = attach(settings, self.model, self.optimizer, self.steps_per_epoch, self._batches)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.amp)
         self.total = settings.total_epochs * self.steps_per_epoch
         self.step, self.loss_sum, self.seconds = 0, torch.zeros((), device=self.device), 0.0
@@ -105,10 +105,10 @@ class Run:
         if (state := checkpoints.load(folder / CHECKPOINTS)) is not None:
             self._load(state)
 
-    def go(self) -> dict[str, Any]:
-        """Trains to the end and writes the result."""
+    def train(self) -> dict[str, Any]:
+        """Train to the end and write the result."""
         for tracker in self.trackers:
-            tracker.start(self.folder, self.settings.described(), len(self.metrics))
+            tracker.start(self.folder, self.settings.as_dict(), len(self.metrics))
         self._write_metrics()
         settings = self.settings
         self.view.start(f"{settings.data} {settings.model} {settings.method}", self.total, self.step)
@@ -116,9 +116,9 @@ class Run:
             while self.step < self.total:
                 try:
                     self._epoch(stopping)
-                except FloatingPointError as error:  # the pruner met weights that are no numbers
+                except FloatingPointError as error:  # raised by the pruner for NaN weights
                     raise DivergedError(f"training has diverged: {error}") from error
-        result = outcome(self)
+        result = result_of(self)
         write_bytes(self.folder / MODEL, model_bytes(self.model))
         write_json(self.folder / RESULT, result)
         checkpoints.remove(self.folder / CHECKPOINTS)
@@ -127,7 +127,7 @@ class Run:
         return result
 
     def close(self) -> None:
-        """Takes the pruner off; a run that was stopped half-way has said so in its own words."""
+        """Detach the pruner. The warning about an unfinished schedule is left out: the run reports why it stopped."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", flipout.UnfinishedWarning)
             self.pruner.remove()
@@ -141,11 +141,12 @@ class Run:
             raise StoppedError(f"stopped after an epoch, at step {self.step:,} of {self.total:,}, and saved")
 
     def steps(self, stopping: threading.Event) -> float:
-        """The steps that are left of an epoch; gives the last learning rate."""
+        """Take the remaining steps of an epoch; return the last learning rate."""
         settings, started, rate = self.settings, time.monotonic(), 0.0
         epoch, done = divmod(self.step, self.steps_per_epoch)
         augmented = settings.augment and (self.data.flip or self.data.crop)
-        penalty = self.pruner.penalty if isinstance(self.pruner, flipout.HoyerSquare) else None
+        pruner: Any = self.pruner
+        penalty: Callable[[], Tensor] | None = pruner.penalty if settings.record.needs.penalty else None
         self.model.train()
         batches = self.train_set.shuffled(settings.batch_size, seed=settings.seed, epoch=epoch, skip=done)
         for images, labels in batches:
@@ -233,12 +234,16 @@ class Run:
     def _write_metrics(self) -> None:
         write_bytes(self.folder / METRICS, "".join(json.dumps(line) + "\n" for line in self.metrics).encode())
 
-    def _snip_batches(self, count: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def _batches(self, count: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Batches of training data for a method that computes scores before training."""
         batches = self.train_set.shuffled(self.settings.batch_size, seed=self.settings.seed, epoch=-1)
         return (batch for batch, _ in zip(batches, range(count), strict=False))
 
     def _check_disk(self) -> None:
-        """A checkpoint holds the weights, up to two moments of each, masks and statistics; there are three at times."""
+        """Refuse to start where checkpoints will not fit.
+
+        A checkpoint holds the weights, up to two moments of each, masks and statistics. There are up to three.
+        """
         weights = sum(tensor.numel() * tensor.element_size() for tensor in self.model.state_dict().values())
         needed, free = 12 * weights + (1 << 20), shutil.disk_usage(self.folder).free
         if free < needed:
@@ -249,7 +254,7 @@ class Run:
 
 
 def build_model(settings: Settings, loaded: data.Data) -> nn.Module:
-    """The network of a run, with the weights of --init if there are any."""
+    """Build the network of a run, with the weights of --init if given."""
     model = build(settings.model, loaded.shape, loaded.classes, settings.width)
     if settings.init is not None:
         load_weights(model, Path(settings.init))
@@ -257,7 +262,7 @@ def build_model(settings: Settings, loaded: data.Data) -> nn.Module:
 
 
 def make_optimizer(settings: Settings, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer that the settings ask for."""
+    """Build the optimizer of a run."""
     rate, decay = settings.learning_rate, settings.weight_decay
     if settings.optimizer == "sgd":
         return torch.optim.SGD(model.parameters(), rate, momentum=settings.momentum, weight_decay=decay)
@@ -266,13 +271,13 @@ def make_optimizer(settings: Settings, model: nn.Module) -> torch.optim.Optimize
 
 
 def choose_device(settings: Settings) -> torch.device:
-    """The device, if it is there."""
+    """Return the device of a run; one that is not available is an error."""
     try:
         device = torch.device(settings.device)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise LabError(f"--device {settings.device} is not to be had here: {reason}") from error
+        raise LabError(f"--device {settings.device} is not available here: {reason}") from error
     if settings.amp and device.type == "cpu":
         raise LabError("--amp needs a GPU: give --device cuda, or leave it out")
     return device
@@ -280,21 +285,20 @@ def choose_device(settings: Settings) -> torch.device:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, images: Images, batch_size: int = 1000) -> float:
-    """The share of images that are told right."""
+    """Return the accuracy: the share of images that are classified correctly."""
     mode = model.training
     model.eval()
-    right = sum((model(x).argmax(1) == y).sum() for x, y in images.in_order(batch_size))
+    correct = sum((model(x).argmax(1) == y).sum() for x, y in images.in_order(batch_size))
     model.train(mode)
-    return float(right) / len(images)
+    return float(correct) / len(images)
 
 
 def load_run(folder: Path | str) -> nn.Module:
-    """The trained network of a finished run, ready to use: on the CPU, in evaluation mode."""
+    """Return the trained network of a finished run, on the CPU and in evaluation mode. The data set is not read."""
     folder = Path(folder)
     settings = read_settings(folder)
     if not (folder / MODEL).exists():
-        raise LabError(f"{folder} has no {MODEL}: the run is not finished; run its command again to go on")
-    loaded = data.load(settings.data, settings.image_size)
-    model = build(settings.model, loaded.shape, loaded.classes, settings.width)
+        raise LabError(f"{folder} has no {MODEL}: the run is not finished; run the same command again to resume it")
+    model = build(settings.model, *network_shape(folder), settings.width)
     load_weights(model, folder / MODEL)
     return model.eval()

@@ -1,4 +1,4 @@
-"""Weights in safetensors files."""
+"""Reading and writing weights as safetensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..errors import LabError
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Reads safetensors into a model; every weight must be there, and fit."""
+    """Load a safetensors file into a model. Every weight must be in the file, with the right shape."""
     try:
         state = load_file(path)
     except (OSError, SafetensorError) as error:
@@ -23,14 +23,14 @@ def load_weights(model: nn.Module, path: Path) -> None:
     extra = [name for name in state if name not in here]
     wrong = [name for name in state if name in here and state[name].shape != here[name].shape]
     if missing or extra or wrong:
-        problems = (("it lacks", missing), ("it has besides", extra), ("of another shape are", wrong))
-        told = "; ".join(f"{what} {', '.join(names[:5])}" for what, names in problems if names)
-        raise LabError(f"{path} does not fit {type(model).__name__}: {told}")
+        problems = (("missing", missing), ("unexpected", extra), ("of another shape", wrong))
+        reasons = "; ".join(f"{what}: {', '.join(names[:5])}" for what, names in problems if names)
+        raise LabError(f"{path} does not fit {type(model).__name__}: {reasons}")
     model.load_state_dict(state, strict=False)
 
 
 def model_bytes(model: nn.Module) -> bytes:
-    """The state of a model as safetensors, the same bytes for the same weights; shared tensors once."""
+    """Return the state of a model as safetensors: the same bytes for the same weights, shared tensors once."""
     seen: set[tuple[int, tuple[int, ...]]] = set()
     state = {}
     for name, tensor in model.state_dict().items():

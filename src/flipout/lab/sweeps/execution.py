@@ -1,4 +1,4 @@
-"""A sweep: all runs of a grid in one folder, from wherever they were left."""
+"""Run all runs of a grid in one folder. A sweep that was interrupted continues where it stopped."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from ..errors import LabError
 from ..runs.run_folder import RESULT, locked
-from .grid import Grid, Planned
-from .job import Engine, Job, Told
-from .store import Remote, Store
+from .grid import Grid, PlannedRun
+from .job import Engine, Job, JobUpdate
+from .store import RemoteStore, Store
 from .sweep_view import SweepView
 
 SWEEP, LOCK, FAILURE = "sweep.json", "sweep.lock", "failure.json"
@@ -19,38 +19,43 @@ Status = Literal["done", "skipped", "failed"]
 
 
 @dataclass
-class Report:
-    """What became of every run of a sweep, by name."""
+class SweepOutcome:
+    """The status of every run of a sweep, and the reasons of failures, by run name."""
 
     status: dict[str, Status] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
 
     def count(self, status: Status) -> int:
-        return sum(one == status for one in self.status.values())
+        return sum(each == status for each in self.status.values())
 
 
-def sweep(grids: Sequence[Grid], store: Store, engine: Engine, view: SweepView, *, again: bool = False) -> Report:
-    """Runs what is not finished. A run that diverged would diverge again, so it is only tried `again` if asked to."""
+def sweep(
+    grids: Sequence[Grid], store: Store, engine: Engine, view: SweepView, *, retry_diverged: bool = False
+) -> SweepOutcome:
+    """Run everything that is not finished.
+
+    A run that diverged would diverge again, so it is only repeated with `retry_diverged`.
+    """
     planned = {run.name: run for grid in grids for run in grid.runs()}
     store.prepare()
     with _locked(store):
-        threads = _describe(grids, store, engine)
-        report, jobs = Report(), []
+        threads = _write_description(grids, store, engine)
+        outcome, jobs = SweepOutcome(), []
         for name, run in planned.items():
             if store.has(f"{name}/{RESULT}"):
-                report.status[name] = "skipped"
-            elif not again and (reason := diverged_before(store, name)):
-                report.status[name], report.reasons[name] = "failed", reason
+                outcome.status[name] = "skipped"
+            elif not retry_diverged and (reason := divergence_reason(store, name)):
+                outcome.status[name], outcome.reasons[name] = "failed", reason
             else:
-                jobs.append(Job(name, run.settings, store.where(name), run.settings.threads or threads))
+                jobs.append(Job(name, run.settings, store.run_location(name), run.settings.threads or threads))
         with view:
             view.start(len(planned), len(planned) - len(jobs))
-            engine.run(jobs, _Listener(store, report, view))
-        return report
+            engine.run(jobs, _Listener(store, outcome, view))
+        return outcome
 
 
-def diverged_before(store: Store, name: str) -> str:
-    """Why a run broke down, if it did."""
+def divergence_reason(store: Store, name: str) -> str:
+    """The error with which a run diverged in an earlier sweep; empty if it did not."""
     if not store.has(f"{name}/{FAILURE}"):
         return ""
     failure = store.read(f"{name}/{FAILURE}")
@@ -59,46 +64,48 @@ def diverged_before(store: Store, name: str) -> str:
 
 @contextlib.contextmanager
 def _locked(store: Store) -> Iterator[None]:
-    """One sweep to a folder; elsewhere than in a folder there are no locks to be had."""
-    if isinstance(store, Remote):
+    """Allow one sweep per folder. Remote stores have no locks."""
+    if isinstance(store, RemoteStore):
         yield
         return
-    with locked(store.root / LOCK, "sweep is going on"):
+    with locked(store.root / LOCK, "sweep is running"):
         yield
 
 
-def _describe(grids: Sequence[Grid], store: Store, engine: Engine) -> int:
-    """Notes which runs belong to which part of which grid, and gives the number of threads of a run: what a sweep was
-    started with it goes on with, for the last bits of a result depend on it."""
+def _write_description(grids: Sequence[Grid], store: Store, engine: Engine) -> int:
+    """Write `sweep.json`, which says which runs belong to which part of which grid. Return the threads of each run.
+
+    A sweep keeps the number of threads it was started with, because the last bits of a result depend on it.
+    """
     content: dict[str, Any] = {"threads": engine.threads, "grids": {}, "runs": {}}
     if store.has(SWEEP):
         content = store.read(SWEEP)
         if not {"threads", "grids", "runs"} <= content.keys():
-            raise LabError(f"{SWEEP} in {store} is damaged; remove it, and the sweep finds its runs again")
-        if engine.threads_asked and engine.threads != content["threads"]:
+            raise LabError(f"{SWEEP} in {store} is damaged; delete it and start the sweep again to restore it")
+        if engine.threads_requested and engine.threads != content["threads"]:
             raise LabError(
-                f"the sweep in {store} was started with {content['threads']} threads a run, and the last bits of its "
+                f"the sweep in {store} was started with {content['threads']} threads per run, and the last bits of its "
                 f"results depend on that: leave --threads {engine.threads} out, or choose another --out"
             )
     for grid in grids:
         runs, before = grid.runs(), content["grids"].get(grid.name, {"parts": {}})
-        # What is asked for now comes first, in its order; a report shows it so.
+        # The parts and runs of this sweep come first, in their order, because a report shows them in this order.
         parts = _parts(runs)
-        content["grids"][grid.name] = {"title": grid.title, "parts": parts | _others(before["parts"], parts)}
-        planned = {run.name: run.settings.told_briefly() for run in runs}
-        content["runs"] = planned | _others(content["runs"], planned)
-    # What an older form of a grid asked for, and this one does not, is not missing.
+        content["grids"][grid.name] = {"title": grid.title, "parts": parts | _without(before["parts"], parts)}
+        planned = {run.name: run.settings.non_defaults() for run in runs}
+        content["runs"] = planned | _without(content["runs"], planned)
+    # A run that only an older version of a grid asked for is not reported as missing.
     wanted = {name for grid in content["grids"].values() for names in grid["parts"].values() for name in names}
     content["runs"] = {name: settings for name, settings in content["runs"].items() if name in wanted}
     store.write(SWEEP, content)
     return int(content["threads"])
 
 
-def _others(known: Mapping[str, Any], but: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in known.items() if name not in but}
+def _without(entries: Mapping[str, Any], removed: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in entries.items() if name not in removed}
 
 
-def _parts(runs: Sequence[Planned]) -> dict[str, list[str]]:
+def _parts(runs: Sequence[PlannedRun]) -> dict[str, list[str]]:
     parts: dict[str, list[str]] = {}
     for run in runs:
         for part in run.parts:
@@ -107,28 +114,28 @@ def _parts(runs: Sequence[Planned]) -> dict[str, list[str]]:
 
 
 class _Listener:
-    """Keeps the report, records failures, and shows what happens."""
+    """Collect the outcome, write failures to the store, and update the view."""
 
-    def __init__(self, store: Store, report: Report, view: SweepView) -> None:
-        self.store, self.report, self.view = store, report, view
+    def __init__(self, store: Store, outcome: SweepOutcome, view: SweepView) -> None:
+        self.store, self.outcome, self.view = store, outcome, view
 
     def retried(self, job: Job, attempt: int, reason: str) -> None:
         self.view.retried(job, attempt, reason)
 
-    def step(self, job: Job, about: Mapping[str, Any]) -> None:
-        self.view.step(job, about)
+    def step(self, job: Job, progress: Mapping[str, Any]) -> None:
+        self.view.step(job, progress)
 
-    def ended(self, job: Job, told: Told, attempts: int) -> None:
+    def ended(self, job: Job, update: JobUpdate, attempts: int) -> None:
         failure = f"{job.name}/{FAILURE}"
-        if told.kind == "done" and not self.store.has(f"{job.name}/{RESULT}"):
-            unseen = f"{self.store} is not the same folder on every machine: give --out a shared one, or a URL"
-            told = Told("failed", {"error": f"the run was done, but its result is not here; {unseen}"})
-        if told.kind == "done":
-            self.report.status[job.name] = "done"
+        if update.kind == "done" and not self.store.has(f"{job.name}/{RESULT}"):
+            advice = f"{self.store} is not the same folder on every machine: set --out to a shared folder or a URL"
+            update = JobUpdate("failed", {"error": f"the run finished, but its result is not here; {advice}"})
+        if update.kind == "done":
+            self.outcome.status[job.name] = "done"
             self.store.remove(failure)
         else:
-            self.report.status[job.name] = "failed"
+            self.outcome.status[job.name] = "failed"
             tried = f" (tried {attempts} times)" if attempts > 1 else ""
-            self.report.reasons[job.name] = f"{told.about['error']}{tried}"
-            self.store.write(failure, {"kind": told.kind, "attempts": attempts, **told.about})
-        self.view.ended(job, told)
+            self.outcome.reasons[job.name] = f"{update.details['error']}{tried}"
+            self.store.write(failure, {"kind": update.kind, "attempts": attempts, **update.details})
+        self.view.ended(job, update)

@@ -1,9 +1,10 @@
-"""Grids: a base run, and parts in which every setting that is given as a list is an axis. Tables [[part]] of one name
-make up one part.
+"""Grids: a base run, and parts in which every setting with a list of values is an axis.
+
+Tables [[part]] with the same name form one part.
 
     title = "LeNet-300-100 on MNIST"
 
-    [base]                               # of every run; `recipe` names what it starts from
+    [base]                               # settings of every run; `recipe` names the recipe that they override
     recipe = "default"
     model = "lenet-300-100"
 
@@ -13,7 +14,7 @@ make up one part.
     sparsity = [0.9375, 0.99609375]
     seed = [0, 1, 2]
 
-    [[part]]                             # settings that go together
+    [[part]]                             # combinations of settings
     name = "ablation"
     variants = [{ method = "flipout", noise = 0.0 }, { method = "magnitude", noise = 1.0 }]
     sparsity = [0.9375, 0.99609375]
@@ -31,13 +32,14 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import LabError, unknown
-from ..runs.settings import Settings, check_keys, make_settings
+from ..runs.recipe_reader import check_keys, make_settings
+from ..runs.settings import Settings
 
-LISTS = {"milestones"}  # settings that are lists themselves: an axis of them is a list of lists
+LISTS = {"milestones"}  # settings whose value is a list; an axis is then a list of lists
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedRun:
     """A run of a grid, and the parts of the grid that it belongs to."""
 
     settings: Settings
@@ -50,7 +52,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class Grid:
-    """What a grid file says; `runs()` is what comes of it."""
+    """The content of a grid file. `runs()` returns its runs."""
 
     name: str
     title: str
@@ -58,30 +60,34 @@ class Grid:
     parts: Mapping[str, Sequence[Mapping[str, Any]]]
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
-    def runs(self) -> list[Planned]:
-        """Every run once, in the order of the file; what several parts have in common is run once for all of them."""
-        planned: dict[str, Planned] = {}
+    def runs(self) -> list[PlannedRun]:
+        """All runs, in the order of the file. A run that several parts share is listed once, with all its parts."""
+        planned: dict[str, PlannedRun] = {}
         for part, pieces in self.parts.items():
-            for settings in (settings for axes in pieces for settings in self._piece(part, axes)):
+            for settings in (settings for axes in pieces for settings in self._expand(part, axes)):
                 name = settings.folder_name()
-                before = planned.get(name, Planned(settings, ()))
+                before = planned.get(name, PlannedRun(settings, ()))
                 if part not in before.parts:
                     planned[name] = replace(before, parts=(*before.parts, part))
         return list(planned.values())
 
     def only(self, parts: Sequence[str]) -> Grid:
-        """The same grid with some of its parts."""
+        """The same grid with only these parts."""
         for part in parts:
             if part not in self.parts:
                 raise unknown(f"part of the grid {self.name}:", part, self.parts)
         return replace(self, parts={name: pieces for name, pieces in self.parts.items() if name in parts})
 
     def with_settings(self, **settings: Any) -> Grid:
-        """The same grid with these settings for every run, whatever its parts say."""
-        check_keys(settings, "setting")
+        """The same grid with these settings for every run. They override the base and the parts."""
+        check_keys(settings, "setting", self.methods())
         return replace(self, overrides={**self.overrides, **settings})
 
-    def _piece(self, part: str, axes: Mapping[str, Any]) -> Iterator[Settings]:
+    def methods(self) -> list[str]:
+        """The names of the methods in the grid."""
+        return _methods(self.base, *(axes for pieces in self.parts.values() for axes in pieces))
+
+    def _expand(self, part: str, axes: Mapping[str, Any]) -> Iterator[Settings]:
         base = {key: value for key, value in self.base.items() if key != "recipe"}
         recipe = self.base.get("recipe", "default")
         choices = [list(_choices(key, value)) for key, value in axes.items()]
@@ -90,24 +96,29 @@ class Grid:
             for setting in combination:
                 chosen |= setting
             try:
-                given = {**base, **chosen, **self.overrides}
-                yield make_settings(recipe, **{key: _plain(value) for key, value in given.items()})
+                yield make_settings(recipe, **{**base, **chosen, **self.overrides})
             except LabError as error:
-                raise LabError(f"the part {part!r} of the grid {self.name} has a run that cannot be: {error}") from None
+                raise LabError(f"the part {part!r} of the grid {self.name} has an invalid run: {error}") from None
 
 
 def _choices(key: str, value: Any) -> Iterator[dict[str, Any]]:
     if key == "variants":
         yield from value
     elif isinstance(value, list) and (key not in LISTS or (value and isinstance(value[0], list))):
-        yield from ({key: one} for one in value)
+        yield from ({key: each} for each in value)
     else:
         yield {key: value}
 
 
-def _plain(value: Any) -> Any:
-    """TOML has no null; "none" stands for it."""
-    return None if value == "none" else value
+def _methods(*tables: Mapping[str, Any]) -> list[str]:
+    """The names of the methods in tables of settings and their variants."""
+    names: dict[str, None] = {}
+    for table in tables:
+        named = table.get("method", [])
+        names |= dict.fromkeys(map(str, named if isinstance(named, list) else [named]))
+        variants = table.get("variants", [])
+        names |= dict.fromkeys(_methods(*(variant for variant in variants if isinstance(variant, dict))))
+    return list(names)
 
 
 def shipped_grids() -> list[str]:
@@ -117,7 +128,7 @@ def shipped_grids() -> list[str]:
 
 
 def read_grid(name: str | Path) -> Grid:
-    """A grid file, or one that comes with the lab, by name."""
+    """Read a grid from a file, or a grid that comes with the lab by its name."""
     path = Path(name)
     if path.is_file():
         text, name = path.read_text(encoding="utf-8"), path.stem
@@ -129,12 +140,12 @@ def read_grid(name: str | Path) -> Grid:
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise LabError(f"the grid {name} is not TOML: {error}") from error
+        raise LabError(f"the grid {name} is not valid TOML: {error}") from error
     return parse_grid(name, content)
 
 
 def parse_grid(name: str, content: Mapping[str, Any]) -> Grid:
-    """Checks everything that a grid file says but the values of settings; those are checked where runs are made."""
+    """Check the structure of a grid file. The values of settings are checked when `Grid.runs` creates them."""
     for key in content:
         if key not in ("title", "base", "part"):
             raise unknown(f"key in the grid {name}:", key, ["title", "base", "part"])
@@ -143,24 +154,25 @@ def parse_grid(name: str, content: Mapping[str, Any]) -> Grid:
     if not isinstance(base, dict) or not isinstance(listed, list) or not all(isinstance(part, dict) for part in listed):
         raise LabError(f"the grid {name} needs a table [base] and tables [[part]]; see docs/sweeps.md")
     if not listed:
-        raise LabError(f"the grid {name} has no [[part]]: say there what varies, for example seed = [0, 1, 2]")
-    check_keys({key: value for key, value in base.items() if key != "recipe"}, f"setting in the grid {name}:")
+        raise LabError(f"the grid {name} has no [[part]]: add one with what varies, for example seed = [0, 1, 2]")
+    methods = _methods(base, *listed)
+    check_keys({key: value for key, value in base.items() if key != "recipe"}, f"setting in the grid {name}:", methods)
     parts: dict[str, list[Mapping[str, Any]]] = {}
     for number, axes in enumerate(listed, 1):
         part = str(axes.get("name", f"part {number}"))
         settings = {key: value for key, value in axes.items() if key != "name"}
-        parts.setdefault(part, []).append(_checked_axes(name, part, settings))
+        parts.setdefault(part, []).append(_checked_axes(name, part, settings, methods))
     return Grid(name, str(content.get("title", name)), base, parts)
 
 
-def _checked_axes(grid: str, part: str, axes: Mapping[str, Any]) -> Mapping[str, Any]:
+def _checked_axes(grid: str, part: str, axes: Mapping[str, Any], methods: Sequence[str]) -> Mapping[str, Any]:
     where = f"the part {part!r} of the grid {grid}"
     variants = axes.get("variants", [{}])
-    if not isinstance(variants, list) or not variants or not all(isinstance(one, dict) for one in variants):
+    if not isinstance(variants, list) or not variants or not all(isinstance(variant, dict) for variant in variants):
         raise LabError(f"{where} needs variants = [{{ setting = value, ... }}, ...]")
-    check_keys({key: value for key, value in axes.items() if key != "variants"}, f"setting in {where}:")
+    check_keys({key: value for key, value in axes.items() if key != "variants"}, f"setting in {where}:", methods)
     for variant in variants:
-        check_keys(variant, f"setting in the variants of {where}:")
+        check_keys(variant, f"setting in the variants of {where}:", methods)
     for key, value in axes.items():
         if value == []:
             raise LabError(f"{where} has an empty list for {key}; give at least one value")

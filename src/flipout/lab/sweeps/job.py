@@ -1,4 +1,4 @@
-"""One run of a sweep, wherever it runs: what it is given, and what is told about it."""
+"""One run of a sweep on any machine: its input, its execution, and the updates it sends."""
 
 from __future__ import annotations
 
@@ -16,97 +16,99 @@ from ..errors import BusyError, DivergedError, LabError
 from ..runs.progress_view import Quiet
 from ..runs.settings import Settings, validated
 from ..runs.training import StoppedError, train
-from .store import Mirror, is_url
+from .store import RunMirror, is_url
 
 RETRIES = 2
-GRACE = 60.0  # seconds for the runs to save themselves after being asked to stop
-PATIENCE = 60.0  # seconds until the process of an earlier attempt has surely gone
-TOLD_OF_RESULTS = ("test_accuracy", "validation_accuracy", "dead_layers", "seconds")
+STOP_TIMEOUT = 60.0  # seconds that runs have to save themselves when the sweep is stopped
+LOCK_TIMEOUT = 60.0  # seconds to wait for the lock of a run; the process of an earlier attempt has ended by then
+RESULT_KEYS = ("test_accuracy", "validation_accuracy", "dead_layers", "seconds")  # of the update "done"
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run that is to be done; `where` is its own folder, or a URL."""
+    """A run to execute. `location` is its own folder, or a URL."""
 
     name: str
     settings: Settings
-    where: str
+    location: str
     threads: int
 
 
 @dataclass(frozen=True)
-class Told:
-    """What happened to a job. `died` is what may go well another time; the others but `step` are final."""
+class JobUpdate:
+    """An update about a job. After `died` the job may be tried again; `step` is progress; all others are final."""
 
     kind: Literal["step", "done", "diverged", "failed", "died", "stopped"]
-    about: Mapping[str, Any]
+    details: Mapping[str, Any]
 
 
 class Listener(Protocol):
-    """Who is told what happens in a sweep."""
+    """Receives what happens in a sweep."""
 
     def retried(self, job: Job, attempt: int, reason: str) -> None: ...
-    def step(self, job: Job, about: Mapping[str, Any]) -> None: ...
-    def ended(self, job: Job, told: Told, attempts: int) -> None: ...
+    def step(self, job: Job, progress: Mapping[str, Any]) -> None: ...
+    def ended(self, job: Job, update: JobUpdate, attempts: int) -> None: ...
 
 
 class Engine(Protocol):
-    """What runs jobs: processes of this machine, or a cluster."""
+    """Runs jobs: in processes on this machine, or on a cluster."""
 
     threads: int
-    threads_asked: bool  # by the user, who then wants no other number
+    threads_requested: bool  # whether the user chose the number of threads
 
     def run(self, jobs: Sequence[Job], listener: Listener) -> None:
-        """Runs them all; what dies is tried again, twice. Raises StoppedError if it was asked to stop."""
+        """Run all jobs. A job that dies is tried again, at most twice. Raise StoppedError if asked to stop."""
 
 
-class Steps(Quiet):
-    """Passes on how far a run is, once in a while."""
+class ProgressSender(Quiet):
+    """Send the progress of a run as updates, at most one per `pause` seconds and one per epoch."""
 
-    def __init__(self, tell: Callable[[Told], object], pause: float = 0.5) -> None:
-        self.tell, self.pause, self.last = tell, pause, 0.0
+    def __init__(self, send: Callable[[JobUpdate], object], pause: float = 0.5) -> None:
+        self.send, self.pause, self.last = send, pause, 0.0
 
     def start(self, name: str, steps: int, step: int) -> None:
         self.steps = steps
-        self.tell(Told("step", {"step": step, "steps": steps}))
+        self.send(JobUpdate("step", {"step": step, "steps": steps}))
 
     def step(self, step: int) -> None:
         now = time.monotonic()
         if now - self.last > self.pause:
             self.last = now
-            self.tell(Told("step", {"step": step, "steps": self.steps}))
+            self.send(JobUpdate("step", {"step": step, "steps": self.steps}))
 
     def epoch(self, metrics: Mapping[str, Any]) -> None:
-        self.tell(Told("step", {**metrics, "steps": self.steps}))
+        self.send(JobUpdate("step", {**metrics, "steps": self.steps}))
 
 
-def work(described: Mapping[str, Any], where: str, threads: int, tell: Callable[[Told], object]) -> Told:
-    """Trains, and says how it ended; never raises for a reason that lies in the run."""
+def run_job(
+    settings_data: Mapping[str, Any], location: str, threads: int, send: Callable[[JobUpdate], object]
+) -> JobUpdate:
+    """Train, and return the final update. Errors of the run become updates; none is raised."""
     torch.set_num_threads(threads)
     try:
-        settings = validated(described)
-        if not is_url(where):
-            return _done(train(settings, where, view=Steps(tell), patience=PATIENCE))
+        settings = validated(settings_data)
+        if not is_url(location):
+            return _done(train(settings, location, view=ProgressSender(send), patience=LOCK_TIMEOUT))
         with tempfile.TemporaryDirectory(prefix="flipout-") as scratch:
-            mirror = Mirror(where, Path(scratch))
+            mirror = RunMirror(location, Path(scratch))
             mirror.fetch()
             try:
-                return _done(train(settings, scratch, view=Steps(tell), trackers=[mirror]))
+                return _done(train(settings, scratch, view=ProgressSender(send), trackers=[mirror]))
             finally:
                 mirror.push()
     except StoppedError as error:
-        return Told("stopped", {"error": str(error)})
+        return JobUpdate("stopped", {"error": str(error)})
     except DivergedError as error:
-        return Told("diverged", {"error": str(error)})
+        return JobUpdate("diverged", {"error": str(error)})
     except BusyError as error:
-        return Told("died", {"error": str(error)})
+        return JobUpdate("died", {"error": str(error)})
     except LabError as error:
-        return Told("failed", {"error": str(error)})
-    except Exception as error:  # of whatever kind: the other runs go on
+        return JobUpdate("failed", {"error": str(error)})
+    except Exception as error:  # of any kind, so that the other runs continue
         reason = f"{type(error).__name__}: {error}"
-        return Told("died", {"error": reason, "traceback": traceback.format_exc()})
+        return JobUpdate("died", {"error": reason, "traceback": traceback.format_exc()})
 
 
-def _done(result: Mapping[str, Any]) -> Told:
-    """The rest of a result is in its folder."""
-    return Told("done", {key: result[key] for key in TOLD_OF_RESULTS})
+def _done(result: Mapping[str, Any]) -> JobUpdate:
+    """The final update of a run that finished. The complete result is in its folder."""
+    return JobUpdate("done", {key: result[key] for key in RESULT_KEYS})

@@ -1,4 +1,4 @@
-"""Sweeping with processes of this machine: one process a run, which dies with the sweep."""
+"""Run a sweep on this machine: one process per run. The processes end when the sweep ends."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ import torch
 
 from ..runs.interruption import stop_signals
 from ..runs.training import StoppedError
-from .job import GRACE, RETRIES, Engine, Job, Listener, Told, work
+from .job import RETRIES, STOP_TIMEOUT, Engine, Job, JobUpdate, Listener, run_job
 
-# What a run would import, torch's first optimizer step included.
+# What a run imports, including the imports of torch's first optimizer step.
 PRELOADED = [f"{__package__}.job", "torch._dynamo", "torch._inductor.compile_fx", "sklearn.datasets"]
 
 
 @dataclass
 class Worker:
-    """A process that is busy with a job."""
+    """A process that executes a job."""
 
     job: Job
     attempt: int
     process: Any
-    news: Connection
-    alive: Connection  # the other end is in the process, which ends when this one closes
-    last: Told | None = None
+    updates: Connection
+    keep_alive: Connection  # the process ends when this end of the pipe closes
+    last_update: JobUpdate | None = None
 
 
-class Local(Engine):
-    """As many runs at a time as there are `jobs`, each with its share of the threads."""
+class LocalEngine(Engine):
+    """Run up to `jobs` runs at a time, each with an equal share of the cores."""
 
     def __init__(self, jobs: int | None = None, threads: int | None = None) -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.jobs = jobs or cores
-        self.threads, self.threads_asked = threads or max(1, cores // self.jobs), threads is not None
-        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no pool of processes for each of many runs
-        # A server that has imported everything and forks: a run starts at once, and inherits no threads or locks.
+        self.threads, self.threads_requested = threads or max(1, cores // self.jobs), threads is not None
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no process pool in each of many runs
+        # The fork server has imported everything: a run starts at once and inherits no threads or locks.
         if "forkserver" in multiprocessing.get_all_start_methods():
             self.context: Any = multiprocessing.get_context("forkserver")
             self.context.set_forkserver_preload(PRELOADED)
@@ -58,98 +58,105 @@ class Local(Engine):
                 while (waiting or workers) and not stopping.is_set():
                     while waiting and len(workers) < self.jobs:
                         workers.append(self._start(*waiting.popleft()))
-                    for worker in self._heard(workers, listener):
+                    for worker in self._receive(workers, listener):
                         workers.remove(worker)
-                        told = _outcome(worker)
-                        if told.kind == "died" and worker.attempt <= RETRIES:
+                        update = _final_update(worker)
+                        if update.kind == "died" and worker.attempt <= RETRIES:
                             waiting.appendleft((worker.job, worker.attempt + 1))
-                            listener.retried(worker.job, worker.attempt + 1, told.about["error"])
+                            listener.retried(worker.job, worker.attempt + 1, update.details["error"])
                         else:
-                            listener.ended(worker.job, told, worker.attempt)
+                            listener.ended(worker.job, update, worker.attempt)
             finally:
-                lost = _stop(workers)
+                killed = _stop(workers)
             if stopping.is_set():
-                saved = f"{len(workers) - lost} runs that were going on have saved themselves"
-                raise StoppedError(f"stopped; {saved}" + (f", {lost} lost their last epoch" if lost else ""))
+                saved = f"stopped; {len(workers) - killed} active runs saved their state"
+                raise StoppedError(saved + (f", {killed} lost their last epoch" if killed else ""))
 
     def _start(self, job: Job, attempt: int) -> Worker:
-        news, theirs = self.context.Pipe(duplex=False)
-        held, alive = self.context.Pipe(duplex=False)
-        arguments = (job.settings.described(), job.where, job.threads, str(Path.cwd()), theirs, held)
+        updates, their_updates = self.context.Pipe(duplex=False)
+        their_keep_alive, keep_alive = self.context.Pipe(duplex=False)
+        arguments = (
+            job.settings.as_dict(),
+            job.location,
+            job.threads,
+            str(Path.cwd()),
+            their_updates,
+            their_keep_alive,
+        )
         process = self.context.Process(target=_process, args=arguments, daemon=True, name=job.name)
         process.start()
-        theirs.close()
-        held.close()
-        return Worker(job, attempt, process, news, alive)
+        their_updates.close()
+        their_keep_alive.close()
+        return Worker(job, attempt, process, updates, keep_alive)
 
-    def _heard(self, workers: Sequence[Worker], listener: Listener) -> list[Worker]:
-        """Waits a moment for news, passes them on, and gives the workers that have ended."""
-        by_connection = {worker.news: worker for worker in workers}
+    def _receive(self, workers: Sequence[Worker], listener: Listener) -> list[Worker]:
+        """Wait briefly for updates, pass them to the listener, and return the workers that have ended."""
+        by_connection = {worker.updates: worker for worker in workers}
         ended = []
         for connection in wait(list(by_connection), timeout=0.2):
             worker = by_connection[connection]  # type: ignore[index]
             try:
-                told: Told = worker.news.recv()
-            except (EOFError, OSError):  # the latter if it died in the middle of a message
+                update: JobUpdate = worker.updates.recv()
+            except (EOFError, OSError):  # OSError: the process died while it sent an update
                 worker.process.join()
-                worker.news.close()
-                worker.alive.close()
+                worker.updates.close()
+                worker.keep_alive.close()
                 ended.append(worker)
                 continue
-            if told.kind == "step":
-                listener.step(worker.job, told.about)
+            if update.kind == "step":
+                listener.step(worker.job, update.details)
             else:
-                worker.last = told
+                worker.last_update = update
         return ended
 
 
-def _outcome(worker: Worker) -> Told:
-    """How a worker ended. One that was asked to stop, but not by the sweep, is as good as dead."""
-    told = worker.last or Told("died", {"error": _exit(worker.process.exitcode)})
-    return Told("died", told.about) if told.kind == "stopped" else told
+def _final_update(worker: Worker) -> JobUpdate:
+    """How a worker ended. A worker that was stopped by anybody but the sweep counts as dead."""
+    update = worker.last_update or JobUpdate("died", {"error": _describe_exit(worker.process.exitcode)})
+    return JobUpdate("died", update.details) if update.kind == "stopped" else update
 
 
 def _stop(workers: Sequence[Worker]) -> int:
-    """Asks the runs to save themselves; what does not end in time is ended. Gives how many that were."""
-    lost = 0
+    """Ask the runs to save their state, and kill those that do not end in time. Return how many were killed."""
+    killed = 0
     for worker in workers:
         worker.process.terminate()
     for worker in workers:
-        worker.process.join(GRACE)
+        worker.process.join(STOP_TIMEOUT)
         if worker.process.is_alive():
             worker.process.kill()
             worker.process.join()
-            lost += 1
-    return lost
+            killed += 1
+    return killed
 
 
-def _exit(code: int | None) -> str:
+def _describe_exit(code: int | None) -> str:
     how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
-    return f"the process of the run {how}; the system does that when it is short of memory"
+    return f"the process of the run {how}; a common cause is that the system ran out of memory"
 
 
 def _process(
-    described: Mapping[str, Any],
-    where: str,
+    settings_data: Mapping[str, Any],
+    location: str,
     threads: int,
     folder: str,
-    news: Connection,
-    held: Connection,
+    updates: Connection,
+    keep_alive: Connection,
 ) -> None:
-    """The whole life of a worker."""
+    """The main function of a worker process."""
     if hasattr(os, "setsid"):
-        os.setsid()  # Ctrl-C is for the sweep, which asks its workers to stop
-    threading.Thread(target=_end_with, args=(held,), daemon=True).start()
-    os.chdir(folder)  # where the user's own modules and relative paths are
-    warnings.simplefilter("ignore")  # what they say of a run is in its result
-    torch.set_flush_denormal(True)  # before torch starts its threads, which take it over
-    news.send(work(described, where, threads, news.send))
-    news.close()
+        os.setsid()  # Ctrl-C goes to the sweep alone, which then asks its workers to stop
+    threading.Thread(target=_exit_with_sweep, args=(keep_alive,), daemon=True).start()
+    os.chdir(folder)  # for the user's own modules and relative paths
+    warnings.simplefilter("ignore")  # the result of the run has the same information
+    torch.set_flush_denormal(True)  # before torch starts its threads, which inherit the setting
+    updates.send(run_job(settings_data, location, threads, updates.send))
+    updates.close()
 
 
-def _end_with(held: Connection) -> None:
-    """Ends this process at once when the sweep has gone, however it went."""
+def _exit_with_sweep(keep_alive: Connection) -> None:
+    """End this process as soon as the sweep's process has ended, for whatever reason."""
     try:
-        held.recv()
+        keep_alive.recv()
     except (EOFError, OSError):
         os._exit(1)

@@ -1,4 +1,4 @@
-"""Where the runs of a sweep are kept: a folder, or anything that fsspec has a name for (s3://, gs://, file://)."""
+"""Where the runs of a sweep are stored: a folder, or any URL that fsspec supports (s3://, gs://, file://)."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from ..runs.run_folder import CHECKPOINTS, RESULT, prepare_folder
 
 
 class Store:
-    """A folder of this machine, or one that all machines share."""
+    """A folder on this machine, or one that all machines share."""
 
-    def __init__(self, where: str) -> None:
-        self.root = Path(where).resolve()
+    def __init__(self, folder: str) -> None:
+        self.root = Path(folder).resolve()
 
     def __str__(self) -> str:
         return str(self.root)
 
     def prepare(self) -> None:
-        """Finds out whether it can be written to."""
+        """Create the store. Raise an error if it is not writable."""
         prepare_folder(self.root)
 
-    def where(self, run: str) -> str:
-        """Where a run is kept."""
+    def run_location(self, run: str) -> str:
+        """The folder or URL of a run."""
         return str(self.root / run)
 
     def has(self, path: str) -> bool:
@@ -43,8 +43,8 @@ class Store:
         (self.root / path).unlink(missing_ok=True)
 
 
-class Remote(Store):
-    """Somewhere else."""
+class RemoteStore(Store):
+    """A store at a URL."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
@@ -58,10 +58,10 @@ class Remote(Store):
             self.files.makedirs(self.path, exist_ok=True)
             self.files.pipe_file(f"{self.path}/.probe", b"x")
             self.files.rm_file(f"{self.path}/.probe")
-        except Exception as error:  # every kind of storage has its own
+        except Exception as error:  # every kind of storage raises its own errors
             raise LabError(f"{self.url} cannot be written to: {error}") from error
 
-    def where(self, run: str) -> str:
+    def run_location(self, run: str) -> str:
         return f"{self.url}/{run}"
 
     def has(self, path: str) -> bool:
@@ -72,44 +72,46 @@ class Remote(Store):
 
     def write(self, path: str, content: Mapping[str, Any]) -> None:
         self.files.makedirs(f"{self.path}/{path}".rpartition("/")[0], exist_ok=True)
-        put(self.files, f"{self.path}/{path}", json.dumps(content, indent=2).encode())
+        write_atomically(self.files, f"{self.path}/{path}", json.dumps(content, indent=2).encode())
 
     def remove(self, path: str) -> None:
         if self.has(path):
             self.files.rm_file(f"{self.path}/{path}")
 
 
-class Mirror:
-    """Keeps a copy of a run elsewhere: fetched before it starts, brought up to date after every epoch (a tracker)."""
+class RunMirror:
+    """Keep a copy of a run at a URL: fetched before the run starts, updated after every epoch. It is a tracker."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self.files, self.path = _file_system(url)
         self.folder = folder
 
     def fetch(self, wanted: Callable[[str], bool] = lambda _: True) -> None:
-        """Brings what is there into the folder."""
+        """Copy the remote files to the folder."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        for path in filter(wanted, self._there()):
-            here = self.folder / path
-            here.parent.mkdir(parents=True, exist_ok=True)
-            here.write_bytes(self.files.cat_file(f"{self.path}/{path}"))
+        for path in filter(wanted, self._remote_files()):
+            target = self.folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(self.files.cat_file(f"{self.path}/{path}"))
 
     def push(self) -> None:
-        """Copies what is new, the result last, for it says that all is there; then removes old checkpoints there."""
+        """Copy new files to the URL and remove old checkpoints there.
+
+        The result is copied last, because its presence means that the run is complete.
+        """
         remove_leftovers(self.folder)
-        here = {str(path.relative_to(self.folder)): path for path in self.folder.rglob("*") if path.is_file()}
-        there = self._there()
-        if RESULT in there and RESULT not in here:
-            return  # another attempt was faster; its results stay as they are
-        for name in sorted(here, key=lambda name: (name == RESULT, not name.startswith(CHECKPOINTS), name)):
-            if name.endswith(".lock") or (
-                name.startswith(CHECKPOINTS) and there.get(name) == here[name].stat().st_size
-            ):
+        local = {str(path.relative_to(self.folder)): path for path in self.folder.rglob("*") if path.is_file()}
+        remote = self._remote_files()
+        if RESULT in remote and RESULT not in local:
+            return  # another attempt finished first; its files stay unchanged
+        for name in sorted(local, key=lambda name: (name == RESULT, not name.startswith(CHECKPOINTS), name)):
+            copied = name.startswith(CHECKPOINTS) and remote.get(name) == local[name].stat().st_size
+            if copied or name.endswith(".lock"):
                 continue
             self.files.makedirs(f"{self.path}/{name}".rpartition("/")[0], exist_ok=True)
-            put(self.files, f"{self.path}/{name}", here[name].read_bytes())
-        for name in there:
-            if name.startswith(CHECKPOINTS) and name not in here:
+            write_atomically(self.files, f"{self.path}/{name}", local[name].read_bytes())
+        for name in remote:
+            if name.startswith(CHECKPOINTS) and name not in local:
                 self.files.rm_file(f"{self.path}/{name}")
 
     def start(self, folder: Path, settings: Mapping[str, Any], epoch: int) -> None:
@@ -121,15 +123,15 @@ class Mirror:
     def finish(self, result: Mapping[str, Any]) -> None:
         self.push()
 
-    def _there(self) -> dict[str, int]:
-        """The files that are there, and their sizes."""
+    def _remote_files(self) -> dict[str, int]:
+        """The size of every remote file."""
         self.files.invalidate_cache()
         found = self.files.find(self.path, detail=True) if self.files.exists(self.path) else {}
         return {str(path).removeprefix(self.path).lstrip("/"): int(info["size"]) for path, info in found.items()}
 
 
-def put(files: Any, path: str, content: bytes) -> None:
-    """Writes a file whole or not at all: by renaming on file systems; object stores do so by themselves."""
+def write_atomically(files: Any, path: str, content: bytes) -> None:
+    """Write a complete file or none. File systems need a rename for this; object stores write atomically."""
     if not isinstance(files.protocol, str) and "file" in files.protocol:
         folder, _, name = path.rpartition("/")
         files.pipe_file(f"{folder}/.{name}.part", content)
@@ -138,13 +140,13 @@ def put(files: Any, path: str, content: bytes) -> None:
         files.pipe_file(path, content)
 
 
-def is_url(where: str) -> bool:
-    return "://" in where
+def is_url(location: str) -> bool:
+    return "://" in location
 
 
-def open_store(where: str) -> Store:
-    """The store that a user named: a folder, or a URL."""
-    return Remote(where) if is_url(where) else Store(where)
+def open_store(location: str) -> Store:
+    """The store at a folder or a URL."""
+    return RemoteStore(location) if is_url(location) else Store(location)
 
 
 def _file_system(url: str) -> tuple[Any, str]:

@@ -1,4 +1,4 @@
-"""What a person sees of a sweep: a line for each run that ends, and bars for those that go on."""
+"""The console output of a sweep: one line per finished run, and progress bars for active runs."""
 
 from __future__ import annotations
 
@@ -6,27 +6,28 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from ..runs.display import accuracy_of
-from ..runs.progress_view import describe
-from ..runs.settings import METHOD_OPTIONS, Settings, fields
-from .job import RETRIES, Job, Told
+from ..runs.method_options import shown
+from ..runs.progress_view import epoch_line
+from ..runs.settings import Settings
+from .job import RETRIES, Job, JobUpdate
 
 
 class SweepView:
-    """Lines, and on a terminal bars below them."""
+    """Print lines, and on a terminal progress bars below them."""
 
     def __init__(self, console: Console, *, quiet: bool = False) -> None:
         self.console, self.quiet = console, quiet
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[latest]}"),
+            TextColumn("{task.fields[latest]}", markup=False),
         )
         self.progress = Progress(*columns, console=console, disable=quiet or not console.is_terminal)
         self.tasks: dict[str, TaskID] = {}
@@ -41,64 +42,55 @@ class SweepView:
 
     def start(self, total: int, finished: int) -> None:
         self.total, self.ended_runs = total, finished
-        self.say(f"{total} runs, of which {finished} are finished")
+        self.print_line(f"{total} runs, {finished} of them already finished")
         self.all = self.progress.add_task("all runs", total=total, completed=finished, latest="")
 
     def retried(self, job: Job, attempt: int, reason: str) -> None:
-        self.say(f"{told_as(job.settings)}: died and is tried again, {attempt - 1} of {RETRIES} times: {reason}")
+        self.print_line(f"{describe_run(job.settings)}: died, retry {attempt - 1} of {RETRIES}: {reason}")
 
-    def step(self, job: Job, about: Mapping[str, Any]) -> None:
+    def step(self, job: Job, progress: Mapping[str, Any]) -> None:
         if job.name not in self.tasks:
-            self.tasks[job.name] = self.progress.add_task(told_as(job.settings), latest="")
-        latest: dict[str, Any] = {"latest": describe(about)} if "loss" in about else {}
-        self.progress.update(self.tasks[job.name], total=about["steps"], completed=about["step"], **latest)
+            self.tasks[job.name] = self.progress.add_task(describe_run(job.settings), latest="")
+        latest: dict[str, Any] = {"latest": epoch_line(progress)} if "loss" in progress else {}
+        self.progress.update(self.tasks[job.name], total=progress["steps"], completed=progress["step"], **latest)
 
-    def ended(self, job: Job, told: Told) -> None:
+    def ended(self, job: Job, update: JobUpdate) -> None:
         if (task := self.tasks.pop(job.name, None)) is not None:
             self.progress.remove_task(task)
         self.ended_runs += 1
         self.progress.update(self.all, completed=self.ended_runs)
-        self.say(f"{self.ended_runs:>{len(str(self.total))}}/{self.total} {told_as(job.settings)}: {_came_to(told)}")
+        number = f"{self.ended_runs:>{len(str(self.total))}}/{self.total}"
+        self.print_line(f"{number} {describe_run(job.settings)}: {_describe_end(update)}")
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         if not self.quiet:
-            self.progress.console.print(line, soft_wrap=True, highlight=False, markup=False)
+            self.progress.console.print(Text(line), soft_wrap=True)
 
 
-def told_as(settings: Settings) -> str:
-    """A run in a few words: what is pruned how, and what its method was given besides."""
-    given = [f"{name} {value}" for name, value in method_options(settings).items()]
+def describe_run(settings: Settings) -> str:
+    """A run in a few words: the network, the method with its options, the sparsity and the seed."""
+    given = [f"{name} {shown(value)}" for name, value in settings.given_options.items()]
     pruned = "" if settings.sparsity is None else f"{settings.sparsity:.4%} pruned"
     return ", ".join(filter(None, [f"{settings.model} {settings.method}", *given, pruned, f"seed {settings.seed}"]))
 
 
-OPTIONS = tuple(name for name in fields() if any(name in options for options in METHOD_OPTIONS.values()))
-
-
-def method_options(settings: Settings) -> dict[str, Any]:
-    """The options of the method that were given and are not the default."""
-    described = settings.described()
-    given = {name: described[name] for name in OPTIONS if described[name] is not None}
-    if given.get("schedule") == "default":
-        del given["schedule"]
-    return given
-
-
-def _came_to(told: Told) -> str:
-    if told.kind != "done":
-        return f"failed: {told.about['error']}"
-    dead = f", dead: {', '.join(told.about['dead_layers'])}" if told.about["dead_layers"] else ""
-    return f"{accuracy_of(told.about)[1]:.2%}, {told.about['seconds']:.0f} s{dead}"
+def _describe_end(update: JobUpdate) -> str:
+    if update.kind != "done":
+        return f"failed: {update.details['error']}"
+    layers = update.details["dead_layers"]
+    dead = f", dead layers: {', '.join(layers)}" if layers else ""
+    return f"{accuracy_of(update.details)[1]:.2%}, {update.details['seconds']:.0f} s{dead}"
 
 
 def summary_table(status: Mapping[str, str], reasons: Mapping[str, str]) -> Table:
-    """How many runs were done, failed and skipped, and why they failed."""
-    table = Table("runs", "number", "which, and why")
-    for kind, about in (
+    """How many runs were done, skipped and failed, with the reasons of the failures."""
+    table = Table("runs", "number", "details")
+    for kind, details in (
         ("done", "trained now"),
         ("skipped", "finished before"),
-        ("failed", escape("\n".join(f"{name}: {reason}" for name, reason in reasons.items()))),
+        ("failed", "\n".join(f"{name}: {reason}" for name, reason in reasons.items())),
     ):
-        count = sum(one == kind for one in status.values())
-        table.add_row(kind, str(count), about if count else "", style="red" if kind == "failed" and count else "")
+        count = sum(each == kind for each in status.values())
+        style = "red" if kind == "failed" and count else ""
+        table.add_row(kind, str(count), Text(details if count else ""), style=style)
     return table

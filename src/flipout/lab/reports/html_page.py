@@ -1,0 +1,93 @@
+"""The page of a report: one HTML file without external resources."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+STYLE = """
+:root { color-scheme: light; }
+body { font: 16px/1.5 system-ui, sans-serif; color: #222; margin: 0 auto; max-width: 1000px; padding: 0 16px 64px; }
+h1 { font-size: 1.7rem; line-height: 1.2; margin: 1.5rem 0 .5rem; }
+h2 { font-size: 1.3rem; border-top: 2px solid #222; padding-top: .8rem; margin-top: 3rem; }
+h3 { font-size: 1.05rem; margin: 2rem 0 .3rem; }
+nav a { display: inline-block; margin-right: 1rem; }
+a { color: #0a5a8c; }
+.note, .lead { color: #555; font-size: .9rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .88rem; margin: .5rem 0; }
+th, td { padding: .25rem .6rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }
+th:first-child { text-align: left; }
+thead th { border-bottom: 1.5px solid #222; }
+details { margin: 1rem 0; }
+summary { cursor: pointer; }
+@media print {
+  body { max-width: none; font-size: 11px; }
+  nav, .modebar, details:not([open]) { display: none; }
+  h2 { break-before: page; } h3 { break-after: avoid; } .chart, tr { break-inside: avoid; }
+  .wide { overflow: visible; } td, th { white-space: normal; }
+}
+"""
+
+
+@dataclass
+class Section:
+    """A heading and the content below it. `anchor` is its address on the page."""
+
+    title: str
+    anchor: str
+    parts: list[str] = field(default_factory=list)
+
+    def add(self, title: str, *content: str) -> None:
+        self.parts += [f"<h3>{html.escape(title)}</h3>", *content]
+
+
+def chart(figure: Any, name: str) -> str:
+    """A plotly figure as HTML."""
+    options = {"responsive": True, "displaylogo": False, "modeBarButtonsToRemove": ["select2d", "lasso2d"]}
+    drawn = figure.to_html(full_html=False, include_plotlyjs=False, div_id=name, config=options)
+    return f"<div class=chart>{drawn}</div>"
+
+
+def note(text: str) -> str:
+    return f"<p class=note>{html.escape(text)}</p>"
+
+
+def folded(title: str, content: str) -> str:
+    return f"<details><summary>{html.escape(title)}</summary>{content}</details>"
+
+
+def links_table(heading: Sequence[str], rows: Iterable[tuple[str, str, Sequence[str]]]) -> str:
+    """A table with rows of (text, address, further cells). The first cell is a link if its address is not empty."""
+    head = "".join(f"<th scope=col>{html.escape(text)}</th>" for text in heading)
+    body = []
+    for text, address, cells in rows:
+        first = html.escape(text)
+        if address:
+            first = f'<a href="{html.escape(address)}">{first}</a>'
+        body.append(f"<tr><th scope=row>{first}</th>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)}</tr>")
+    table = f"<table class=runs><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+    return f"<div class=wide>{table}</div>"
+
+
+def render_page(title: str, introduction: Sequence[str], sections: Sequence[Section]) -> str:
+    """The whole page, including the code of plotly."""
+    from plotly.offline import get_plotlyjs
+
+    contents = "".join(f'<a href="#{section.anchor}">{html.escape(section.title)}</a>' for section in sections)
+    body = "\n".join(
+        f'<section id="{section.anchor}"><h2>{html.escape(section.title)}</h2>\n'
+        + "\n".join(section.parts)
+        + "</section>"
+        for section in sections
+    )
+    lead = "".join(f"<p class=lead>{html.escape(line)}</p>" for line in introduction)
+    return (
+        "<!doctype html>\n<html lang=en><head><meta charset=utf-8>\n"
+        '<meta name=viewport content="width=device-width, initial-scale=1">\n'
+        '<link rel=icon href="data:,">\n'
+        f"<title>{html.escape(title)}</title><style>{STYLE}</style>\n<script>{get_plotlyjs()}</script></head>\n"
+        f"<body><h1>{html.escape(title)}</h1>{lead}<nav>{contents}</nav>\n{body}\n</body></html>\n"
+    )

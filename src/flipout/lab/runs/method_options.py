@@ -1,0 +1,224 @@
+"""The options of a method in recipes, grids and on the command line, read from the record of the method."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, fields
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import Field, PydanticSchemaGenerationError, TypeAdapter
+
+from flipout import METHODS, FlipOut, Geometric, GradientNoise, Method, Pruner
+from flipout.methods.options import InSteps
+
+from ..errors import LabError
+
+NONE = "none"
+"""How None is written in recipes, grids, on the command line and in stored settings."""
+
+REQUIRED = inspect.Parameter.empty
+"""The default of an option that must be given."""
+
+IN_STEPS = object()
+"""The default of an option in epochs whose constructor counts a number of steps: the length of an epoch varies."""
+
+AtLeastOne = Annotated[int, Field(ge=1)]
+NotNegative = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+@dataclass(frozen=True)
+class MethodOption:
+    """One option of a method, as the lab offers it."""
+
+    key: str
+    annotation: Any
+    default: Any
+    about: str
+    own: bool = False
+    """Whether it belongs to this method only."""
+    argument: str = ""
+    """The argument of the constructor that takes it as it is; empty where the lab makes something of it."""
+    in_epochs: bool = False
+    """Whether it is given in epochs, where the constructor counts steps."""
+    default_text: str = ""
+    """The default for a reader, where the value alone does not tell."""
+
+    @property
+    def has_default(self) -> bool:
+        """Whether there is a default that can be given as a value."""
+        return self.default is not REQUIRED and self.default is not IN_STEPS
+
+    @property
+    def shown_default(self) -> str:
+        """The default in a help text."""
+        return self.default_text or shown(self.default)
+
+    def read(self, value: Any) -> Any:
+        """Return a value of the right type; raise pydantic's ValidationError for any other."""
+        value = adapter(self.annotation).validate_python(read_text(self.annotation, value))
+        if self.in_epochs and value is not None and value < 0:
+            return None
+        return value
+
+
+@cache
+def options_of(record: Method) -> dict[str, MethodOption]:
+    """Return every option that the lab offers for a method, by key: when to prune, common ones, its own."""
+    offered = [*_schedule_options(record), *_common_options(record), *_own_options(record), *_loop_options(record)]
+    return {option.key: option for option in offered}
+
+
+def all_option_keys() -> set[str]:
+    """Return the keys of the options of all registered methods."""
+    return {key for record in METHODS.values() for key in options_of(record)}
+
+
+def _schedule_options(record: Method) -> list[MethodOption]:
+    if not record.takes_schedule:
+        return []
+    window: Any = next(field.default for field in fields(Geometric) if field.name == "window")
+    start, end = window
+    return [
+        MethodOption("schedule", Literal["default", "paper", "cubic", "one-shot"], "default", "when to prune"),
+        MethodOption(
+            "prunings", AtLeastOne | None, None, "number of prunings", default_text="100, or fewer in a short run"
+        ),
+        MethodOption("start", Share, start, "share of training at which pruning starts"),
+        MethodOption("end", Share, end, "share of training at which the last pruning happens"),
+    ]
+
+
+def _common_options(record: Method) -> list[MethodOption]:
+    options = [
+        MethodOption(
+            "scope",
+            Literal["global", "layer"],
+            _default(record, "scope"),
+            "rank weights over the whole network, or in each layer",
+            argument="scope",
+        ),
+        MethodOption(
+            "floor",
+            Annotated[int | float, Field(ge=0)],
+            _default(record, "floor"),
+            "number or share of its weights that every layer keeps",
+            argument="floor",
+        ),
+    ]
+    noise, relative_to = _default(record, "noise"), inspect.signature(GradientNoise).parameters["relative_to"].default
+    if isinstance(noise, GradientNoise):
+        relative_to = noise.relative_to
+        noise = noise.scale
+    options += [
+        MethodOption("noise", NotNegative | None, noise, "scale of the gradient noise, the paper's lambda"),
+        MethodOption("relative_to", Literal["gradient", "weight"], relative_to, "what the noise is relative to"),
+    ]
+    return [option for option in options if ("noise" if option.key == "relative_to" else option.key) in record.common]
+
+
+def _loop_options(record: Method) -> list[MethodOption]:
+    """Options for what a method needs from the training loop, and the criterion that takes the place of FlipOut's."""
+    options = []
+    if issubclass(record.cls, FlipOut):
+        about = "score weights by this module:function instead"
+        options.append(MethodOption("criterion", str | None, None, about, own=True, default_text="flip saliency"))
+    if record.needs.batches:
+        about = "batches of training data to compute scores from"
+        options.append(MethodOption("batches", AtLeastOne, record.needs.batches, about, own=True))
+    if share := record.needs.further_epochs:
+        about = "epochs after the pruning, as a share of --epochs"
+        options.append(MethodOption("fine_tune", NotNegative, share, about, own=True, default_text=f"{share:.3g}"))
+    return options
+
+
+def _own_options(record: Method) -> list[MethodOption]:
+    options = []
+    for option in record.options.values():
+        annotation, default, text = option.annotation, option.default, ""
+        if annotation is Any and default is not None and default is not REQUIRED:
+            annotation = type(default)
+        in_epochs = InSteps in get_args(annotation)[1:]
+        if in_epochs:
+            annotation = float | None if accepts_none(annotation) else NotNegative
+            if default is not REQUIRED and default:
+                default, text = IN_STEPS, f"{default} steps"
+        try:
+            adapter(annotation)
+        except PydanticSchemaGenerationError:
+            if default is REQUIRED:
+                raise LabError(
+                    f"{record.name} needs the argument {option.name} of type {annotation}, which cannot be written as "
+                    "text; give it a default value to use the method in the lab"
+                ) from None
+            continue  # such as a function: to be set in Python only
+        options.append(
+            MethodOption(
+                option.key,
+                annotation,
+                float(default) if in_epochs and default == 0 else default,
+                (option.about.rstrip(".") + (" (in epochs)" if in_epochs else "")).strip(),
+                own=True,
+                argument=option.name,
+                in_epochs=in_epochs,
+                default_text=text,
+            )
+        )
+    return options
+
+
+def _default(record: Method, name: str) -> Any:
+    """Return the default of an option that every pruner has: the method's own, or that of `Pruner`."""
+    parameter = record.parameters.get(name) or inspect.signature(Pruner.__init__).parameters[name]
+    return parameter.default
+
+
+@cache
+def _cached_adapter(annotation: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(annotation)
+
+
+def adapter(annotation: Any) -> TypeAdapter[Any]:
+    """Return what validates values of a type."""
+    try:
+        return _cached_adapter(annotation)
+    except TypeError:  # an annotation that cannot be hashed
+        return TypeAdapter(annotation)
+
+
+def read_text(annotation: Any, value: Any) -> Any:
+    """Read what only text can say: "none", and lists with commas."""
+    if not isinstance(value, str):
+        return value
+    if value == NONE and accepts_none(annotation):
+        return None
+    if any(get_origin(kind) in (tuple, list, set) or kind in (tuple, list, set) for kind in alternatives(annotation)):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
+
+
+def accepts_none(annotation: Any) -> bool:
+    """Return whether None is a value of a type."""
+    return type(None) in alternatives(annotation)
+
+
+def alternatives(annotation: Any) -> tuple[Any, ...]:
+    """Return the types of a union, without their metadata; any other type is the only one."""
+    if get_origin(annotation) is Annotated:
+        return alternatives(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return tuple(kind for part in get_args(annotation) for kind in alternatives(part))
+    return (annotation,)
+
+
+def shown(value: Any) -> str:
+    """A value as it is written on the command line."""
+    if value is None:
+        return NONE
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (tuple, list)):
+        return ",".join(map(shown, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,82 @@
+"""Help texts: panels by subject, real types and defaults, and the options of the chosen method."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import typer
+
+import flipout
+from flipout import cli
+from flipout.lab.runs.method_options import options_of
+from flipout.lab.runs.settings import fields, flag
+from tests.cli import typed
+
+
+def help_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str, width: int = 160
+) -> str:
+    assert typed.flipout(monkeypatch, *arguments, "--help", width=width) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["train", "plan"])
+def test_panels_by_subject(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    said = help_of(monkeypatch, capsys, command)
+    panels = re.findall(r"╭─ (.*?) ─+╮", said)
+    assert panels == ["Options", "Data", "Network", "Training", "Pruning", "This method only: flipout", "Output"]
+    assert "TEXT" not in said
+    for line in (
+        r"--epochs +INT +passes over the training data \[default: 30\]",
+        r"--learning-rate +FLOAT +initial learning rate \[default: 0\.1\]",
+        r"--optimizer +sgd\|adam\|adamw",
+        r"--milestones +INT,\.\.\..*\[default: 150,250\]",
+        r"--augment +--no-augment +crop and mirror colour images \[default: yes\]",
+        r"--noise +FLOAT .*\[default: 1\]",
+        r"--p +FLOAT .*\[default: 2\]",
+    ):
+        assert re.search(line, said), line
+
+
+@pytest.mark.parametrize("method", sorted(flipout.METHODS))
+@pytest.mark.parametrize("width", [80, 100])
+def test_every_setting_and_option_is_there(
+    method: str, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = help_of(monkeypatch, capsys, "train", f"--method={method}", width=width)
+    found = set(re.findall(r"^│ (--[a-z0-9-]+)", said, re.MULTILINE))
+    options = options_of(flipout.METHODS[method])
+    assert found == {
+        *map(flag, fields()),
+        *map(flag, options),
+        *("--recipe", "--help", "--out", "--tensorboard", "--quiet"),
+    }
+    assert ("This method only" in said) == any(option.own for option in options.values())
+    assert max(map(len, said.splitlines())) <= width
+
+
+def test_defaults_of_a_recipe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    said = help_of(monkeypatch, capsys, "train", "--recipe", "paper")
+    assert re.search(r"--epochs .*\[default: 350\]", said)
+    assert re.search(r"--schedule .*\[default: paper\]", said)
+
+
+def test_an_unknown_method_or_recipe_has_no_help(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert typed.flipout(monkeypatch, "train", "--method", "flip-out", "--help") == 2
+    assert "did you mean 'flipout'" in capsys.readouterr().err
+    assert typed.flipout(monkeypatch, "train", "--recipe", "papper", "--help") == 2
+    assert "did you mean 'paper'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"), [(["--method", "lottery"], "--rewind-to"), (["--method", "lot"], "--p")]
+)
+def test_shell_completion_knows_the_options_of_the_method(arguments: list[str], expected: str) -> None:
+    group: Any = typer.main.get_command(cli.app)
+    command = group.commands["train"]
+    command.make_context("train", arguments, resilient_parsing=True)
+    assert expected in {name for parameter in command.params for name in parameter.opts}

@@ -1,0 +1,152 @@
+"""The claims of the paper checked against results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flipout.lab import make_settings
+from flipout.lab.paper.paper_claims import CLAIMS, Claim, Verdict
+from flipout.lab.paper.results_page import render_results_page
+from flipout.lab.reports import Record, Records
+
+
+def run(accuracy: float, part: str, dead: tuple[str, ...] = (), **settings: Any) -> Record:
+    made = make_settings("paper", data="digits", model="mlp", **settings)
+    key = "validation_accuracy" if made.validate_ else "test_accuracy"
+    result = {
+        "test_accuracy": None,
+        "validation_accuracy": None,
+        "dead_layers": dead,
+        "seconds": 1.0,
+        "sparsity": made.sparsity,
+    }
+    return Record(made.folder_name(), made, (part,), {**result, key: accuracy / 100})
+
+
+def claim(start: str) -> Claim:
+    (found,) = (each for each in CLAIMS if each.text.startswith(start))
+    return found
+
+
+def verdicts(start: str, *runs: Record) -> list[Verdict]:
+    return [finding.verdict for finding in claim(start).findings([Records("test", runs)])]
+
+
+def results(method: str, accuracies: list[float], sparsity: float = 0.999, **more: Any) -> list[Record]:
+    return [run(a, "results", method=method, sparsity=sparsity, seed=i, **more) for i, a in enumerate(accuracies)]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "verdict"),
+    [
+        ([80, 81, 82], [70, 71, 72], Verdict.HOLDS),
+        ([70, 71, 72], [80, 81, 82], Verdict.FAILS),
+        ([80, 81, 82], [79, 81, 82], Verdict.LEVEL),
+        ([80], [70], Verdict.OPEN),
+    ],
+)
+def test_a_win_at_the_extreme(ours: list[float], theirs: list[float], verdict: Verdict) -> None:
+    found = verdicts("FlipOut is the best", *results("flipout", ours), *results("magnitude", theirs))
+    assert found == [verdict]
+
+
+def test_the_rival_is_the_best_of_the_others() -> None:
+    runs = [*results("flipout", [80, 81]), *results("magnitude", [70, 71]), *results("snip", [90, 91])]
+    assert verdicts("FlipOut is the best", *runs) == [Verdict.FAILS]
+
+
+def test_without_other_methods_there_is_no_verdict() -> None:
+    assert verdicts("FlipOut is the best", *results("flipout", [80, 81])) == []
+    assert verdicts("Below 99.61 %", *results("flipout", [80, 81], 0.9)) == []
+
+
+def test_within_a_point() -> None:
+    close = [*results("flipout", [90.0, 90.0], 0.9), *results("magnitude", [90.9, 90.9], 0.9)]
+    far = [*results("flipout", [90.0, 90.0], 0.8), *results("magnitude", [91.1, 91.1], 0.8)]
+    single = [*results("flipout", [90.0], 0.7), *results("magnitude", [90.0], 0.7)]
+    assert verdicts("Below 99.61 %", *single, *close, *far) == [Verdict.OPEN, Verdict.FAILS, Verdict.HOLDS]
+
+
+def scan(values: dict[float, list[float]], option: str, part: str) -> list[Record]:
+    return [
+        run(accuracy, part, method="flipout", validate=True, sparsity=0.9, seed=seed, **{option: value})
+        for value, accuracies in values.items()
+        for seed, accuracy in enumerate(accuracies)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ours", "best", "verdict"),
+    [
+        ([90.0, 90.2], [91.0, 91.2], Verdict.HOLDS),
+        ([90.0, 90.2], [95.0, 95.2], Verdict.FAILS),
+        ([50.0, 80.0], [70.0, 90.0], Verdict.LEVEL),
+        ([90.0], [95.0], Verdict.OPEN),
+    ],
+)
+def test_near_the_best(ours: list[float], best: list[float], verdict: Verdict) -> None:
+    others = {p: [10.0] * len(ours) for p in (0.0, 0.5, 1.0)}
+    assert verdicts("p = 2", *scan({**others, 2.0: ours, 4.0: best}, "p", "table3")) == [verdict]
+    assert verdicts("p = 2", *scan({2.0: ours, 4.0: best}, "p", "table3")) == [Verdict.OPEN]
+    sixteen = {0.75 + i / 20: [10.0] * len(ours) for i in range(16)}
+    runs = scan({**sixteen, 1.0: ours, 1.5: best}, "noise", "table2")
+    assert verdicts("λ = 1", *runs)[0] in {verdict, Verdict.HOLDS}
+
+
+def test_large_powers() -> None:
+    values = {0.0: [50.0, 51.0], 0.5: [60.0, 61.0], 1.0: [70.0, 71.0], 2.0: [80.0, 81.0], 4.0: [75.0, 76.0]}
+    assert verdicts("p = 1, 2 and 4", *scan(values, "p", "table3")) == [Verdict.HOLDS]
+    assert verdicts("p = 1, 2 and 4", *scan({**values, 4.0: [40.0, 41.0]}, "p", "table3")) == [Verdict.FAILS]
+
+
+def test_noise_hurts_and_then_helps() -> None:
+    def pair(sparsity: float, noisy: list[float], quiet: list[float]) -> list[Record]:
+        return [
+            run(a, "ablation", method="flipout", sparsity=sparsity, seed=i, **({"noise": 0.0} if off else {}))
+            for off, accuracies in ((False, noisy), (True, quiet))
+            for i, a in enumerate(accuracies)
+        ]
+
+    assert verdicts("Noise makes FlipOut", *pair(0.9, [80, 81], [90, 91])) == [Verdict.HOLDS]
+    assert verdicts("Noise makes FlipOut", *pair(0.9, [90, 91], [80, 81])) == [Verdict.FAILS]
+    assert verdicts("Noise makes FlipOut", *pair(0.999, [90, 91], [80, 81])) == [Verdict.HOLDS]
+
+
+def test_snip_collapses_and_a_layer_dies() -> None:
+    dead = [run(10, "results", ("fc",), method="snip", sparsity=0.999, seed=i) for i in range(2)]
+    alive = [run(90, "results", ("fc",), method="snip", sparsity=0.999, seed=3)]
+    puzzling = [run(10, "results", method="snip", sparsity=0.999, seed=4)]
+    assert verdicts("SNIP collapses at", *dead) == [Verdict.HOLDS]
+    assert verdicts("SNIP collapses at", *alive) == [Verdict.FAILS]
+    assert verdicts("SNIP collapses at", *dead, *alive) == [Verdict.MIXED]
+    assert verdicts("SNIP collapses because", *dead, *alive) == [Verdict.HOLDS]
+    assert verdicts("SNIP collapses because", *dead, *alive, *puzzling) == [Verdict.FAILS]
+
+
+def test_dense_runs_of_other_networks_are_not_mixed() -> None:
+    ours = [*results("flipout", [80, 81]), *results("dense", [90.0, 90.0], 0.0)]
+    other = make_settings("paper", model="lenet-5", method="dense", sparsity=0.0)
+    foreign = Record(other.folder_name(), other, ("results",), {**ours[0].result, "test_accuracy": 0.1})  # type: ignore[dict-item]
+    text = render_results_page([Records("both", (*ours, foreign))], "x")
+    assert "| Dense (not pruned) | 90.00 ± 0.00 |" in text
+
+
+def test_the_page_lists_every_claim(records: Records) -> None:
+    text = render_results_page([records], "flipout claims x")
+    assert text.startswith("# Results")
+    assert "`flipout claims x`" in text
+    assert all(claim.text in text for claim in CLAIMS)
+    assert "Not measured." in render_results_page([Records("none", results("random", [1.0]))], "x")
+    assert "over-shoots in percent of all shots" in text
+    assert "with more than half of their weights pruned gained" in text
+
+
+def test_verdicts_are_counted_and_written_out() -> None:
+    level = [*results("flipout", [80, 81, 82]), *results("magnitude", [79, 81, 82])]
+    single = [*results("flipout", [80], 0.9999), *results("magnitude", [70], 0.9999)]
+    text = render_results_page([Records("test", (*level, *single))], "x")
+    assert "2 comparisons: statistically indistinguishable (1), cannot be decided here (1)." in text
+    assert "**statistically indistinguishable**. 99.9 %: FlipOut 81.00 ± 1.00" in text
+    assert "**cannot be decided here**. 99.99 %: FlipOut 80.00, " in text
