@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ assert SPEC is not None
 assert SPEC.loader is not None
 example = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(example)
-RigL: type[flipout.Pruner] = example.RigL
+RigL: Callable[..., flipout.Pruner] = example.RigL
 
 OPTIMIZERS: dict[str, Any] = {
     "sgd": partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=5e-4),
@@ -200,7 +201,7 @@ def test_a_wrong_selection_is_refused_and_changes_nothing(wrong: str, message: s
     pruner.wrong = "right"
     pruner.select = partial(flipout.Pruner.select, pruner)  # type: ignore[method-assign]
     train(model, optimizer, 2)
-    del pruner.select  # type: ignore[method-assign]
+    del pruner.select
     pruner.wrong = wrong
     masks = {name: mask.clone() for name, mask in pruner.masks.items()}
     with pytest.raises(ValueError, match=message):

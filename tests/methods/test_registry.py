@@ -107,14 +107,29 @@ class Point:
         return Halving
 
 
+class Broken(Point):
+    """One of a package that does not work here."""
+
+    name = "broken"
+
+    def load(self) -> type[flipout.Pruner]:
+        raise ImportError("no module named nowhere")
+
+
 def test_installed_packages_add_methods(monkeypatch: pytest.MonkeyPatch) -> None:
     groups = []
-    monkeypatch.setattr(registry, "entry_points", lambda group: groups.append(group) or [Point()])
+
+    def entry_points(group: str) -> list[Point]:
+        groups.append(group)
+        return [Broken(), Point()]
+
+    monkeypatch.setattr(registry, "entry_points", entry_points)
     methods = Registry()
     methods.add(Method("own", flipout.Random, "Own", "about", "#000000"))
     assert methods["own"].title == "Own"
     assert groups == []  # nothing is imported for a method that is known
-    assert methods["halving"].cls is Halving
+    with pytest.warns(UserWarning, match="the method 'broken' of an installed package cannot be imported.*no module"):
+        assert methods["halving"].cls is Halving
     assert list(methods) == ["own", "halving"]
     assert groups == ["flipout.methods"]
     with pytest.raises(KeyError):

@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -179,7 +180,13 @@ class Registry(Mapping[str, Method]):
             return
         self._entry_points_loaded = True
         for point in entry_points(group=ENTRY_POINTS):
-            cls = point.load()  # which registers it too, where it is decorated
+            try:
+                cls = point.load()  # which registers it too if it is decorated
+            except Exception as error:  # of any kind: one broken package must not take the other methods away
+                warnings.warn(
+                    f"the method {point.name!r} of an installed package cannot be imported: {error}", stacklevel=3
+                )
+                continue
             if point.name not in self._records:
                 self.add(self.record_of(cls, point.name))
 
