@@ -4,7 +4,7 @@ BIN := .venv/bin
 EXTRAS := lab,export,ray,docs,dev
 INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test test-slow lint format docs wheel bench bench-export results results-page clean
+.PHONY: help demo test test-slow attack lint format docs wheel bench bench-export results results-page clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1 \2/p' Makefile | while read -r name text; do printf 'make %-13s %s\n' "$$name" "$$text"; done
@@ -18,6 +18,10 @@ test: lint ## ruff, mypy, and all tests but the slow ones, with coverage
 
 test-slow: wheel ## the stress tests, and the wheel
 	$(BIN)/pytest -m slow
+
+attack: .venv/everything ## the stress tests with random cases, with a fresh seed
+	seed=$${FLIPOUT_ATTACK_SEED:-$$($(BIN)/python -c 'import random; print(random.randrange(10**6))')}; \
+	  echo "FLIPOUT_ATTACK_SEED=$$seed"; FLIPOUT_ATTACK_SEED=$$seed $(BIN)/pytest -m attack
 
 lint: .venv/everything ## ruff and mypy, over the library, tests, examples and benchmarks
 	$(BIN)/ruff check .
