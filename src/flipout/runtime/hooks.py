@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .state_initialization import initializes_state
+
 
 def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
     """Refuse an optimizer that has no single moment between its gradients and its update."""
@@ -65,6 +67,8 @@ class StepHooks:
 
 
 def _skips(optimizer: torch.optim.Optimizer) -> bool:
+    if initializes_state(optimizer):
+        return True
     found_inf = getattr(optimizer, "found_inf", None)
     return found_inf is not None and bool(found_inf)
 
