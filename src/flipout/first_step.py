@@ -30,13 +30,19 @@ class FirstStep:
     def __init__(self, pruner: Pruner, notes_weights: bool) -> None:
         self._weights = fingerprints(pruner.model.parameters()) if notes_weights else None
 
+    @torch.no_grad()
+    def renew(self, pruner: Pruner) -> None:
+        """Take the initial state again if weights were changed, such as loaded, since the last time."""
+        if self._weights is not None and self._weights != (weights := fingerprints(pruner.model.parameters())):
+            self._weights = weights
+            pruner.start()
+
     def take(self, pruner: Pruner) -> None:
         """Prepare a pruner for its first step."""
         for layer in pruner.layers:
             for statistic in layer.statistics.values():
                 statistic.started(layer.weight)
-        if self._weights is not None and self._weights != fingerprints(pruner.model.parameters()):
-            pruner.start()
+        self.renew(pruner)
         if any(not layer.dense for layer in pruner.layers):
             check_ranks(pruner)
         if pruner.masks_are_stale():

@@ -223,7 +223,9 @@ class Pruner:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue bit for bit; for `torch.save`, loadable with `weights_only=True`."""
-        if self.step:  # before the first step, weights may have been loaded whose state comes next
+        if self._first_step is not None:
+            self._first_step.renew(self)
+        elif self.step:  # before that, weights may have been loaded whose state is loaded next
             warn_of_lost_zeros(self, self.lost_zeros())
         return save_state(self)
 
