@@ -236,12 +236,17 @@ class Pruner:
         A state that does not fit raises an error and changes nothing.
         """
         check_state(self, state)
+        before, self._progress.step = self.step, state["step"]
+        try:
+            self.load_extra_state(state["extra"])  # first: a method of your own may refuse it
+        except BaseException:
+            self._progress.step = before
+            raise
         self._before.restore_pruned()
         load_masks_and_statistics(self, state)
         if self._compile == "auto":
             self.runner = Runner(state["compiled"])  # the same path gives the same bits
-        self.load_extra_state(state["extra"])
-        self._progress.step, self._progress.finished = state["step"], self.finished
+        self._progress.finished = self.finished
         self._dead = {layer.name for layer in self.layers if not layer.kept}
         self._first_step, self._warned_of_lost_zeros = None, False
         return self
@@ -463,11 +468,14 @@ class Pruner:
         }
 
     def extra_state(self) -> dict[str, dict[str, Tensor]]:
-        """Tensors that a method keeps beyond masks and statistics, saved with the state. None by default."""
+        """Tensors that a method keeps beyond masks and statistics, saved with the state. None by default.
+
+        The names, shapes and dtypes must be the same at every step: a state with others is refused.
+        """
         return {}
 
     def load_extra_state(self, extra: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Restore what `extra_state` returned."""
+        """Restore what `extra_state` returned. `step` is that of the state already."""
 
 
 def _looks(statistic: Statistic) -> bool:

@@ -94,8 +94,11 @@ class Lottery(Pruner):
         return super().settings() | {"rewind_to": self.rewind_to}
 
     def extra_state(self) -> dict[str, dict[str, Tensor]]:
-        return {"early": self._early}
+        if self.rewind_to is None:
+            return {}
+        here = named_tensors(self.model)  # before step `rewind_to` they take the place of the early values
+        return {"early": {name: self._early.get(name, tensor) for name, tensor in here.items()}}
 
     def load_extra_state(self, extra: Mapping[str, Mapping[str, Tensor]]) -> None:
-        here = named_tensors(self.model)
-        self._early = {name: tensor.to(here[name].device, copy=True) for name, tensor in extra["early"].items()}
+        here, noted = named_tensors(self.model), self.rewind_to is not None and self.step >= self.rewind_to
+        self._early = {n: t.to(here[n].device, copy=True) for n, t in extra["early"].items()} if noted else {}

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .nested_steps import is_nested
 from .state_initialization import initializes_state
 
 
@@ -46,6 +47,8 @@ class StepHooks:
     def _pre_step(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        if is_nested(optimizer):
+            return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
             if not _skips(optimizer):
@@ -62,7 +65,7 @@ class StepHooks:
 
     @torch.no_grad()
     def _post_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not _skips(optimizer):
+        if not is_nested(optimizer) and not _skips(optimizer):
             self._after()
 
 
