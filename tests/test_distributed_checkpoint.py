@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, get_state_dict, set_state_dict
 
 import flipout
@@ -64,14 +64,14 @@ def test_a_round_trip_in_any_order_ends_with_the_same_bits(
     train(model, optimizer, 13)
     optimizer.zero_grad()
     weights, moments = get_state_dict(model, optimizer)
-    dcp.save({"model": weights, "optimizer": moments, "pruner": pruner}, checkpoint_id=tmp_path / "state")
+    state_dict_saver.save({"model": weights, "optimizer": moments, "pruner": pruner}, checkpoint_id=tmp_path / "state")
     train(model, optimizer, 40, skip=13)  # saving changes nothing
     assert all(torch.equal(a, b) for a, b in zip(reference.parameters(), model.parameters(), strict=True))
 
     other, optimizer, again = fresh(method, make_optimizer, 5)
     weights, moments = get_state_dict(other, optimizer)
-    state = {"model": weights, "optimizer": moments, "pruner": again.state_dict()}
-    dcp.load(state, checkpoint_id=tmp_path / "state")
+    state: dict[str, Any] = {"model": weights, "optimizer": moments, "pruner": again.state_dict()}
+    state_dict_loader.load(state, checkpoint_id=tmp_path / "state")
     if pruner_first:
         again.load_state_dict(state["pruner"])
     set_state_dict(other, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
@@ -107,20 +107,20 @@ def test_parts_that_load_themselves_in_any_order(order: tuple[str, ...], tmp_pat
 def test_a_pruner_is_saved_and_loaded_as_it_is(tmp_path: Path) -> None:
     model, optimizer, pruner = fresh("flipout", sgd, 0)
     train(model, optimizer, 13)
-    dcp.save({"pruner": pruner}, checkpoint_id=tmp_path / "state")
+    state_dict_saver.save({"pruner": pruner}, checkpoint_id=tmp_path / "state")
     other, _, again = fresh("flipout", sgd, 5)
     other.load_state_dict(model.state_dict())
-    dcp.load({"pruner": again}, checkpoint_id=tmp_path / "state")
+    state_dict_loader.load({"pruner": again}, checkpoint_id=tmp_path / "state")
     assert same(again.state_dict(), pruner.state_dict())
     assert again.events == pruner.events
 
 
 def test_other_settings_are_named(tmp_path: Path) -> None:
     model, _, pruner = fresh("flipout", sgd, 0)
-    dcp.save({"pruner": pruner}, checkpoint_id=tmp_path / "state")
+    state_dict_saver.save({"pruner": pruner}, checkpoint_id=tmp_path / "state")
     other = flipout.FlipOut(model := mlp(), sgd(model), sparsity=0.8, steps=40)
     with pytest.raises(ValueError, match=r"sparsity: 0\.9 in the state, 0\.8 here"):
-        dcp.load({"pruner": other}, checkpoint_id=tmp_path / "state")
+        state_dict_loader.load({"pruner": other}, checkpoint_id=tmp_path / "state")
     assert other.step == 0
 
 

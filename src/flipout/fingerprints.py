@@ -14,7 +14,7 @@ WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @torch.no_grad()
 def fingerprints(tensors: Iterable[Tensor]) -> list[int]:
-    """One number for each tensor: the sum of its bits, read as integers and weighted by position, modulo 2^64."""
+    """One number for each tensor: the sum of its elements, read as integers, times a number for each position."""
     sums = [_fingerprint(tensor) for tensor in tensors]
     return [int(value) for value in torch.stack([value.cpu() for value in sums])] if sums else []
 
@@ -28,5 +28,14 @@ def _fingerprint(tensor: Tensor) -> Tensor:
     for first in range(0, len(flat), BLOCK):
         block = flat[first : first + BLOCK].long()
         positions = torch.arange(first, first + len(block), dtype=torch.int64, device=flat.device)
-        total += ((block + 1) * (2 * positions + 1)).sum()  # integer sums wrap around in any order alike
+        total += ((block + 1) * _factors(positions)).sum()  # integer sums wrap around in any order alike
     return total
+
+
+def _factors(positions: Tensor) -> Tensor:
+    """An odd random number for each position, so that elements that change places change the sum."""
+    mixed = positions * 0x1E3779B97F4A7C15
+    mixed ^= mixed >> 29
+    mixed *= 0x3F58476D1CE4E5B9
+    mixed ^= mixed >> 32
+    return mixed | 1

@@ -140,8 +140,8 @@ class WithoutConstructor(torch.optim.Optimizer):
 class WithHooksThatAreNeverCalled(WithoutConstructor):
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(optimizer)
-        self._optimizer_step_pre_hooks = {}  # type: ignore[assignment]
-        self._optimizer_step_post_hooks = {}  # type: ignore[assignment]
+        self._optimizer_step_pre_hooks = {}
+        self._optimizer_step_post_hooks = {}
 
 
 class WithoutInner(torch.optim.Optimizer):
