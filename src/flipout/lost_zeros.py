@@ -38,7 +38,7 @@ def count_lost_zeros(masks: Mapping[str, Tensor], model: nn.Module) -> dict[str,
     for name, mask in masks.items():
         tensor = tensors.get(name)
         if tensor is None or tensor.shape != mask.shape:
-            counts.append(torch.tensor(mask.numel()))
+            counts.append(torch.tensor(mask.numel(), device="cpu"))
         else:
             counts.append(torch.count_nonzero((tensor != 0) > mask.to(tensor.device)))
     device = counts[0].device
