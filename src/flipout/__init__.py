@@ -24,7 +24,15 @@ from .pruner import Pruner
 from .runtime.noise import GradientNoise
 from .schedules import Constant, Cubic, Geometric, OneShot, Schedule
 from .statistics import Statistic
-from .warnings import DeadLayerWarning, DivergenceWarning, NotCompiledWarning, UnfinishedWarning
+from .warnings import (
+    DeadLayerWarning,
+    DivergenceWarning,
+    ForgottenStateWarning,
+    LostZerosWarning,
+    NotCompiledWarning,
+    StaleMasksWarning,
+    UnfinishedWarning,
+)
 
 __version__ = "0.2.0"
 
@@ -40,12 +48,14 @@ __all__ = [
     "DivergenceWarning",
     "Event",
     "FlipOut",
+    "ForgottenStateWarning",
     "Geometric",
     "GlobalMagnitude",
     "GradientNoise",
     "HoyerSquare",
     "KeepZeros",
     "LoopNeeds",
+    "LostZerosWarning",
     "Lottery",
     "MagnitudeUncertainty",
     "Method",
@@ -55,6 +65,7 @@ __all__ = [
     "Random",
     "Schedule",
     "Selection",
+    "StaleMasksWarning",
     "Statistic",
     "UnfinishedWarning",
     "criteria",

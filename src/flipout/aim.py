@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from .layers import Patterns, find_layers
 from .runtime.attachments import mask_of
-from .runtime.hooks import StepHooks, check_optimizer
+from .runtime.hooks import StepHooks
+from .runtime.unwrapping import unwrap_optimizer
 
 Hypothesis = float | Tensor | Mapping[str, float | Tensor]
 
@@ -51,7 +52,7 @@ class AimTest:
         include: Patterns | None = None,
         exclude: Patterns | None = None,
     ) -> None:
-        check_optimizer(optimizer)
+        optimizer = unwrap_optimizer(optimizer)
         if counting not in ("both", "over-shoots"):
             raise ValueError(f"counting is {counting!r}; give 'both' or 'over-shoots'")
         if kappa < 0:

@@ -36,13 +36,15 @@ def describe(thing: Any) -> Any:
     return repr(thing)
 
 
-def difference(saved: Any, here: Any, path: str = "") -> list[str]:
+def difference(saved: Any, here: Any, places: tuple[str, str] = ("in the state", "here"), path: str = "") -> list[str]:
     """One line for each place where two descriptions differ."""
     if isinstance(saved, Mapping) and isinstance(here, Mapping):
         keys = [*here, *(key for key in saved if key not in here)]
         return [
             line
             for key in keys
-            for line in difference(saved.get(key, "absent"), here.get(key, "absent"), f"{path}.{key}" if path else key)
+            for line in difference(
+                saved.get(key, "absent"), here.get(key, "absent"), places, f"{path}.{key}" if path else str(key)
+            )
         ]
-    return [] if saved == here else [f"{path}: {saved} in the state, {here} here"]
+    return [] if saved == here else [f"{path}: {saved} {places[0]}, {here} {places[1]}"]

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NoReturn, Self
 
 import torch
 from torch import Tensor, nn
 
 from .criteria import Criterion, statistics_of
 from .events import Event, Progress, Selection, warn_of_dead_layer
+from .first_step import FirstStep
 from .graph.live_paths import effective_weights
 from .layers import Layer, Patterns, find_layers, named_tensors
+from .lost_zeros import BETWEEN_STEPS, complaint, count_lost_zeros, warn_at_the_end, warn_of_lost_zeros
+from .pruner_copy import REFUSAL, copy_together
 from .pruner_state import check_state, load_masks_and_statistics, save_state
+from .rank_agreement import check_ranks
 from .runtime import attachments
 from .runtime.compiler import Compile, decide
-from .runtime.hooks import StepHooks, check_optimizer
+from .runtime.hooks import StepHooks
 from .runtime.noise import GradientNoise, as_noise, warn_of_divergence
 from .runtime.optimizer_state import clear_state
+from .runtime.ownership import Ownership
 from .runtime.runner import Runner
+from .runtime.unwrapping import unwrap_optimizer
 from .runtime.weights_before import WeightsBefore
 from .schedules import Pruning, Schedule
 from .selection import NotFiniteError, choose, read_floor
@@ -38,7 +44,8 @@ class Pruner:
 
     A method of your own is a subclass. These parts can be overridden, and are called in this order:
 
-    - `start()`: once, before the first pruning.
+    - `start()`: when the pruner is attached, before the first pruning. It is called again before the first step if the
+      weights were changed in between, such as loaded from a checkpoint.
     - `change_gradients(scale)`: before each step. Masks the gradients and adds noise.
     - `settle()`: after each step. Updates the statistics that have kernels, and zeroes pruned weights.
     - `prune(pruning)`: a pruning event, when one is due. It calls `keep`, `select` (which calls `score`), `apply` and
@@ -67,6 +74,10 @@ class Pruner:
     tracks: ClassVar[tuple[str, ...]] = ()
     """Statistics that a method needs beyond those that its criterion asks for."""
 
+    check_ranks: bool = True
+    """Whether data-parallel ranks are compared before each pruning. Set it to False on the class or on a pruner if the
+    ranks train different networks."""
+
     def __init__(
         self,
         model: nn.Module,
@@ -83,7 +94,7 @@ class Pruner:
         seed: int = 0,
         compile: Compile = "auto",  # noqa: A002
     ) -> None:
-        check_optimizer(optimizer)
+        optimizer = unwrap_optimizer(optimizer)
         if scope not in ("global", "layer"):
             raise ValueError(f"scope is {scope!r}; give 'global' or 'layer'")
         self.model, self.optimizer = model, optimizer
@@ -106,8 +117,15 @@ class Pruner:
         with torch.no_grad():
             self.start()
             self._prune_at_once()
-        self._hooks = StepHooks(optimizer, self._before_step, self._after_step)
-        self._farewell = weakref.finalize(self, Progress.warn, self._progress)
+        self._ownership = Ownership(self.layers, optimizer)
+        self._first_step: FirstStep | None = FirstStep(self, type(self).start is not Pruner.start)
+        self._warned_of_lost_zeros = False
+        self._attach()
+
+    def _attach(self) -> None:
+        """Register everything that belongs to the optimizer; a copy of the pruner does this too."""
+        self._hooks = StepHooks(self.optimizer, self._before_step, self._after_step)
+        self._farewell = weakref.finalize(self, warn_at_the_end, self._progress, weakref.ref(self))
         attachments.add(self)
 
     # Reading.
@@ -124,12 +142,12 @@ class Pruner:
 
     @property
     def nonzero(self) -> int:
-        """The number of weights that the masks keep."""
+        """The number of weights that the masks keep. See `lost_zeros` for whether the model agrees."""
         return sum(layer.kept for layer in self.layers)
 
     @property
     def sparsity(self) -> float:
-        """`1 - nonzero / prunable`."""
+        """`1 - nonzero / prunable`, from the masks. `check` compares the masks with the weights of the model."""
         return 1 - self.nonzero / self.prunable
 
     @property
@@ -155,8 +173,12 @@ class Pruner:
         """Each layer (shape, weights, kept, sparsity, dead channels), the totals, and the progress of the schedule.
 
         With an example of the model's input, also how many weights lie on a live path from the input to the output.
+        Pruned weights that are not zero in the model are named below the table, and cause a `LostZerosWarning`.
         """
         status = f"{self!r}" if self.finished else f"{self!r}\n{self._progress.complaint()}"
+        if lost := self.lost_zeros():
+            status += f"\n{complaint(self.masks, lost)}"
+            warn_of_lost_zeros(self, lost)
         live = {} if example_input is None else effective_weights(self.model, example_input).layers
         rows = (summarize(layer, live[layer.name][1] if layer.name in live else None) for layer in self.layers)
         return Summary(tuple(rows), status)
@@ -168,11 +190,23 @@ class Pruner:
             f"layers, sparsity {self.sparsity:.4%})"
         )
 
+    def lost_zeros(self, model: nn.Module | None = None) -> dict[str, int]:
+        """For each weight tensor that has any: how many pruned weights are not zero in the model, or in a copy of it.
+
+        Empty if the weights agree with the masks.
+        """
+        return count_lost_zeros(self.masks, self.model if model is None else model)
+
+    def check(self, model: nn.Module | None = None) -> None:
+        """Raise a ValueError if pruned weights are not zero in the model, or in a copy such as a moving average."""
+        if lost := self.lost_zeros(model):
+            raise ValueError(complaint(self.masks, lost))
+
     # Acting.
 
     @torch.no_grad()
     def apply_to(self, model: nn.Module) -> None:
-        """Zero the pruned weights in a copy of the model, such as a moving average of its weights."""
+        """Zero the pruned weights in the model or in a copy of it, such as a moving average of its weights."""
         tensors = named_tensors(model)
         if missing := [name for name in self.masks if name not in tensors]:
             raise ValueError(f"this model has no parameter {', '.join(missing)}; pass a copy of the pruned model")
@@ -185,9 +219,14 @@ class Pruner:
             self._hooks.remove()
             self._farewell.detach()
             self._progress.warn()
+            warn_of_lost_zeros(self, self.lost_zeros())
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue bit for bit; for `torch.save`, loadable with `weights_only=True`."""
+        if self._first_step is not None:
+            self._first_step.renew(self)
+        elif self.step:  # before that, weights may have been loaded whose state is loaded next
+            warn_of_lost_zeros(self, self.lost_zeros())
         return save_state(self)
 
     @torch.no_grad()
@@ -197,19 +236,36 @@ class Pruner:
         A state that does not fit raises an error and changes nothing.
         """
         check_state(self, state)
+        before, self._progress.step = self.step, state["step"]
+        try:
+            self.load_extra_state(state["extra"])  # first: a method of your own may refuse it
+        except BaseException:
+            self._progress.step = before
+            raise
         self._before.restore_pruned()
         load_masks_and_statistics(self, state)
         if self._compile == "auto":
             self.runner = Runner(state["compiled"])  # the same path gives the same bits
-        self.load_extra_state(state["extra"])
-        self._progress.step, self._progress.finished = state["step"], self.finished
+        self._progress.finished = self.finished
         self._dead = {layer.name for layer in self.layers if not layer.kept}
+        self._first_step, self._warned_of_lost_zeros = None, False
         return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Copy the pruner if its model and its optimizer are copied in the same call, before it."""
+        return copy_together(self, memo)
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(REFUSAL)
 
     # Around a step.
 
     def start(self) -> None:
-        """Prepare what a method needs before the first pruning. Does nothing by default."""
+        """Take the initial state that a method needs from the weights. Does nothing by default.
+
+        It is called when the pruner is attached. If the weights are changed after that, such as loaded from a
+        checkpoint, it is called again before the first step, unless a state was loaded.
+        """
 
     def change_gradients(self, scale: Tensor | float) -> None:
         """Mask the gradients and add noise. `scale` is the factor that a gradient scaler has multiplied them with."""
@@ -228,6 +284,12 @@ class Pruner:
             self.runner.settle(layer)
 
     def _before_step(self, scale: Tensor | float) -> None:
+        self._ownership.check()
+        if self._first_step is not None:
+            first, self._first_step = self._first_step, None
+            first.take(self)
+        if self._is_checked(self.step + 1):
+            self._compare_between_steps()
         for layer in self.layers:
             if layer.weight.grad is not None and layer.weight.grad.layout != torch.strided:
                 raise ValueError(f"{layer.name} has a sparse gradient: use sparse=False there, or exclude= it")
@@ -268,6 +330,7 @@ class Pruner:
         selection = self.select(keep)
         if type(self).select is not Pruner.select:  # ours is exact by construction
             selection.check(type(self).__name__, self.layers, keep)
+        check_ranks(self, selection)
         self.apply(selection)
         self.record(selection)
 
@@ -356,6 +419,21 @@ class Pruner:
                 self._dead.add(layer.name)
                 warn_of_dead_layer(layer.name, self.step)
 
+    def _is_checked(self, step: int) -> bool:
+        """Whether weights are compared with masks before a step: the last one, and those with a pruning after them."""
+        return step == self.schedule.steps or (not self.finished and self._plan[len(self.events)].step <= step)
+
+    def _compare_between_steps(self) -> None:
+        """Find weights that were replaced, or changed by something other than the optimizer's step."""
+        self._ownership.check_names(named_tensors(self.model))
+        if not self._warned_of_lost_zeros and (lost := self.lost_zeros()):
+            self._warned_of_lost_zeros = True
+            warn_of_lost_zeros(self, lost, BETWEEN_STEPS)
+
+    def masks_are_stale(self) -> bool:
+        """Whether weights were changed since a pruning at step 0 that depends on them."""
+        return set(self._asked) != {"uniform"} and self._before.changed()
+
     # Statistics, settings and state.
 
     def _track(self, own: Mapping[str, StatisticMaker]) -> None:
@@ -389,11 +467,14 @@ class Pruner:
         }
 
     def extra_state(self) -> dict[str, dict[str, Tensor]]:
-        """Tensors that a method keeps beyond masks and statistics, saved with the state. None by default."""
+        """Tensors that a method keeps beyond masks and statistics, saved with the state. None by default.
+
+        The names, shapes and dtypes must be the same at every step: a state with others is refused.
+        """
         return {}
 
     def load_extra_state(self, extra: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Restore what `extra_state` returned."""
+        """Restore what `extra_state` returned. `step` is that of the state already."""
 
 
 def _looks(statistic: Statistic) -> bool:

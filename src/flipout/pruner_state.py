@@ -1,7 +1,12 @@
-"""The state of a pruner as plain data: everything needed to continue a training bit for bit."""
+"""The state of a pruner as plain data: everything needed to continue a training bit for bit.
+
+Its keys and the shapes of its tensors are the same at every step, and everything that grows is one string. So
+`torch.distributed.checkpoint`, which loads into the state of a new pruner, finds a place for everything.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +19,16 @@ from .plain_data import describe, difference
 if TYPE_CHECKING:
     from .pruner import Pruner
 
-KEYS = ("settings", "step", "compiled", "masks", "statistics", "events", "extra")
+KINDS: dict[str, tuple[type, str]] = {
+    "settings": (Mapping, "a dict"),
+    "step": (int, "an integer"),
+    "compiled": (bool, "a boolean"),
+    "masks": (Mapping, "a dict"),
+    "statistics": (Mapping, "a dict"),
+    "events": (str, "a string"),
+    "extra": (Mapping, "a dict"),
+}
+"""What a state consists of."""
 
 
 def save_state(pruner: Pruner) -> dict[str, Any]:
@@ -23,34 +37,75 @@ def save_state(pruner: Pruner) -> dict[str, Any]:
         "settings": describe(pruner.settings()),
         "step": pruner.step,
         "compiled": pruner.runner.compiled,
-        "masks": _clones(pruner.masks),
+        "events": json.dumps([event._asdict() for event in pruner.events]),
+        **_copy(tensors_of(pruner)),
+    }
+
+
+def tensors_of(pruner: Pruner) -> dict[str, Any]:
+    """The tensors of a pruner, in the form in which they are saved."""
+    return {
+        "masks": pruner.masks,
         "statistics": {
-            key: {layer.name: _clones(layer.statistics[key].state) for layer in pruner.layers} for key in pruner.tracked
+            key: {layer.name: dict(layer.statistics[key].state) for layer in pruner.layers} for key in pruner.tracked
         },
-        "events": [event._asdict() for event in pruner.events],
-        "extra": {key: _clones(tensors) for key, tensors in pruner.extra_state().items()},
+        "extra": pruner.extra_state(),
     }
 
 
 def check_state(pruner: Pruner, state: Mapping[str, Any]) -> None:
-    """Refuse a state that does not fit the pruner."""
-    if missing := [key for key in KEYS if key not in state]:
+    """Refuse a state that does not fit the pruner. Nothing is changed."""
+    if not isinstance(state, Mapping):
+        raise ValueError(f"this is not the state of a pruner, but a {type(state).__name__}")
+    if missing := [key for key in KINDS if key not in state]:
         raise ValueError(f"this is not the state of a pruner: it has no {', '.join(sorted(missing))}")
+    for key, (kind, name) in KINDS.items():
+        if not isinstance(state[key], kind) or (kind is int and isinstance(state[key], bool)):
+            raise ValueError(f"`{key}` of the state is a {type(state[key]).__name__}; it must be {name}")
     if lines := difference(state["settings"], describe(pruner.settings())):
         raise ValueError("the state was saved with other settings than this pruner's:\n  " + "\n  ".join(lines))
-    for layer in pruner.layers:
-        _check_tensor(f"the mask of {layer.name}", state["masks"].get(layer.name), layer.mask)
-        for key, statistic in layer.statistics.items():
-            saved = state["statistics"].get(key, {}).get(layer.name, {})
-            for part, tensor in statistic.state.items():
-                _check_tensor(f"{key}.{part} of {layer.name}", saved.get(part), tensor)
+    if state["step"] < 0:
+        raise ValueError(f"`step` of the state is {state['step']}; it must be at least 0")
+    if len(events := read_events(state["events"])) > len(pruner.plan()):
+        raise ValueError(f"the state has {len(events)} pruning events, but {len(pruner.plan())} are planned")
+    for key, here in tensors_of(pruner).items():
+        _check_tensors(key, state[key], here)
 
 
-def _check_tensor(what: str, saved: Any, here: Tensor) -> None:
+def _check_tensors(path: str, saved: Any, here: Any) -> None:
+    """Compare tensors in dicts of any depth: the same names, shapes and dtypes."""
+    if isinstance(here, Mapping):
+        if not isinstance(saved, Mapping):
+            raise ValueError(f"{path} is a {type(saved).__name__} in the state; it must be a dict")
+        if missing := [name for name in here if name not in saved]:
+            raise ValueError(f"the state has no tensor for {path} of {', '.join(map(str, missing))}")
+        if unknown := [name for name in saved if name not in here]:
+            raise ValueError(f"the state has {path} of {', '.join(map(str, unknown))}, which this pruner does not have")
+        for name, value in here.items():
+            _check_tensors(f"{path} of {name}", saved[name], value)
+        return
     if not isinstance(saved, Tensor):
-        raise ValueError(f"the state has no tensor for {what}")
+        raise ValueError(f"{path} is a {type(saved).__name__} in the state; it must be a tensor")
+    if saved.is_meta or saved.layout != torch.strided:
+        raise ValueError(f"{path} has no values in the state, or is a sparse tensor; it must be an ordinary tensor")
     if saved.shape != here.shape:
-        raise ValueError(f"{what} has shape {tuple(saved.shape)} in the state and {tuple(here.shape)} here")
+        raise ValueError(f"{path} has shape {tuple(saved.shape)} in the state and {tuple(here.shape)} here")
+    if saved.dtype != here.dtype:
+        raise ValueError(f"{path} is of {saved.dtype} in the state and of {here.dtype} here")
+
+
+def read_events(text: str) -> list[Event]:
+    """Read the events of a state."""
+    try:
+        events = [Event(**record) for record in json.loads(text)]
+    except (ValueError, TypeError):
+        raise ValueError("`events` of the state is not a JSON list of pruning events") from None
+    for event in events:
+        whole = (event.step, event.nonzero, event.grown, *(event.kept.values() if isinstance(event.kept, dict) else ()))
+        numbers = all(type(number) is int for number in whole) and isinstance(event.sparsity, int | float)
+        if not numbers or not isinstance(event.kept, dict):
+            raise ValueError(f"`events` of the state has an event that is not one: {event}")
+    return events
 
 
 @torch.no_grad()
@@ -64,8 +119,10 @@ def load_masks_and_statistics(pruner: Pruner, state: Mapping[str, Any]) -> None:
             for part, tensor in statistic.state.items():
                 tensor.copy_(state["statistics"][key][layer.name][part])
             statistic.loaded()
-    pruner.events[:] = [Event(**event) for event in state["events"]]
+    pruner.events[:] = read_events(state["events"])
 
 
-def _clones(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {key: tensor.detach().clone() for key, tensor in tensors.items()}
+def _copy(tensors: Any) -> Any:
+    if isinstance(tensors, Tensor):
+        return tensors.detach().clone()
+    return {key: _copy(value) for key, value in tensors.items()}

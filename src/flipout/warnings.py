@@ -17,3 +17,15 @@ class DivergenceWarning(UserWarning):
 
 class NotCompiledWarning(UserWarning):
     """`torch.compile` failed. The code runs in eager mode: the same results, more slowly."""
+
+
+class LostZerosWarning(UserWarning):
+    """Pruned weights of the model are not zero: something other than the optimizer's step has changed them."""
+
+
+class ForgottenStateWarning(UserWarning):
+    """A pruner starts on a network that is mostly zeros already, and no state was loaded."""
+
+
+class StaleMasksWarning(UserWarning):
+    """Weights were pruned when the pruner was attached, and other weights were loaded before the first step."""

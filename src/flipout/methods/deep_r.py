@@ -29,6 +29,9 @@ class DeepR(Pruner):
     noise of deviation `sqrt(2 T / lr)`. With plain SGD this is the update of the Deep-R paper,
     `theta <- theta - lr * (dE/dtheta + l1) + sqrt(2 lr T) * nu`.
 
+    Which connections start dormant is random, and is decided when the pruner is attached. Weights that are loaded after
+    that, before the first step, determine the signs; the dormant ones among them are zeroed by the first step.
+
         pruner = flipout.DeepR(model, optimizer, sparsity=0.99, steps=steps, l1=1e-4)
 
     Args:
@@ -62,11 +65,17 @@ class DeepR(Pruner):
         super().__init__(model, optimizer, criterion=criteria.random, schedule=schedule, **options)
 
     def start(self) -> None:
-        """Fix the sign of each connection to that of its initial weight, or a random one if that is 0."""
+        """Fix the sign of each connection to that of its initial weight, or a random one if that is 0.
+
+        Called again, it keeps the sign of what is 0 by then: dormant connections keep the sign they started with.
+        """
         for layer in self.layers:
             weight = layer.weight.detach()
-            drawn = uniform(weight.shape, seed=self.seed, step=-1, tensor=layer.number, device=weight.device) - 0.5
-            self.signs[layer.name] = torch.where(weight != 0, weight, drawn).sign().to(torch.int8)
+            if layer.name not in self.signs:
+                drawn = uniform(weight.shape, seed=self.seed, step=-1, tensor=layer.number, device=weight.device) - 0.5
+                self.signs[layer.name] = drawn.sign().to(torch.int8)
+            sign = self.signs[layer.name]
+            sign.copy_(torch.where(weight != 0, weight.sign().to(torch.int8), sign))
 
     def change_gradients(self, scale: Tensor | float) -> None:
         for layer in self.layers:

@@ -30,6 +30,9 @@ class Lottery(Pruner):
     their values at step `rewind_to`, and the state of the optimizer is cleared. After the last round the ticket is
     trained for as long as a round. Restart your learning rate schedule when `len(pruner.events)` grows.
 
+    With `rewind_to=0` these are the values at the first step, also if they are loaded after the pruner was attached.
+    Buffers that were loaded so, such as the statistics of norm layers, include the forward pass of the first step.
+
         pruner = flipout.Lottery(model, optimizer, sparsity=0.99, steps=steps, rounds=5, rewind_to=100)
 
     Args:
@@ -66,12 +69,16 @@ class Lottery(Pruner):
         super().__init__(model, optimizer, criterion=criteria.magnitude, schedule=schedule, **options)
 
     def start(self) -> None:
-        self.settle()
+        if self.rewind_to == 0:
+            self._note_early_values()
 
     def settle(self) -> None:
         super().settle()
         if self.step == self.rewind_to and not self._early:
-            self._early = {name: tensor.detach().clone() for name, tensor in named_tensors(self.model).items()}
+            self._note_early_values()
+
+    def _note_early_values(self) -> None:
+        self._early = {name: tensor.detach().clone() for name, tensor in named_tensors(self.model).items()}
 
     def prune(self, pruning: Pruning) -> None:
         super().prune(pruning)
@@ -87,8 +94,11 @@ class Lottery(Pruner):
         return super().settings() | {"rewind_to": self.rewind_to}
 
     def extra_state(self) -> dict[str, dict[str, Tensor]]:
-        return {"early": self._early}
+        if self.rewind_to is None:
+            return {}
+        here = named_tensors(self.model)  # before step `rewind_to` they take the place of the early values
+        return {"early": {name: self._early.get(name, tensor) for name, tensor in here.items()}}
 
     def load_extra_state(self, extra: Mapping[str, Mapping[str, Tensor]]) -> None:
-        here = named_tensors(self.model)
-        self._early = {name: tensor.to(here[name].device, copy=True) for name, tensor in extra["early"].items()}
+        here, noted = named_tensors(self.model), self.rewind_to is not None and self.step >= self.rewind_to
+        self._early = {n: t.to(here[n].device, copy=True) for n, t in extra["early"].items()} if noted else {}

@@ -25,6 +25,10 @@ def add(pruner: HasLayers) -> None:
     _pruners.add(pruner)
 
 
+def contains(pruner: HasLayers) -> bool:
+    return pruner in _pruners
+
+
 def discard(pruner: HasLayers) -> bool:
     """Remove a pruner; return whether it was attached."""
     was = pruner in _pruners

@@ -8,6 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .nested_steps import is_nested
+from .state_initialization import initializes_state
+
 
 def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
     """Refuse an optimizer that has no single moment between its gradients and its update."""
@@ -44,6 +47,8 @@ class StepHooks:
     def _pre_step(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        if is_nested(optimizer):
+            return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
             if not _skips(optimizer):
@@ -60,11 +65,13 @@ class StepHooks:
 
     @torch.no_grad()
     def _post_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not _skips(optimizer):
+        if not is_nested(optimizer) and not _skips(optimizer):
             self._after()
 
 
 def _skips(optimizer: torch.optim.Optimizer) -> bool:
+    if initializes_state(optimizer):
+        return True
     found_inf = getattr(optimizer, "found_inf", None)
     return found_inf is not None and bool(found_inf)
 

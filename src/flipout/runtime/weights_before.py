@@ -31,6 +31,10 @@ class WeightsBefore:
                 layer.weight.copy_(copy)
         self.drop()
 
+    def changed(self) -> bool:
+        """Whether a weight holds anything else than what the pruning left of it."""
+        return any(not torch.equal(layer.weight, copy.masked_fill(~layer.mask, 0)) for layer, copy in self._copies)
+
     def drop(self) -> None:
         """Free the copies."""
         self._copies.clear()

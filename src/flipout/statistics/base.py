@@ -45,6 +45,12 @@ class Statistic:
         self.place = place
         self.state: dict[str, Tensor] = {}
 
+    def started(self, weight: Tensor) -> None:
+        """Called before the first step, with the weights that training starts from. Note initial values here.
+
+        The weights that the constructor gets may be replaced before training starts, by those of a checkpoint.
+        """
+
     def before(self, weight: Tensor, grad: Tensor | None) -> None:
         """Called before each optimizer step. The gradient is unscaled and has no noise; do not change it."""
 

@@ -1,0 +1,107 @@
+"""Data-parallel ranks must prune the same weights: comparing them, and naming the cause if they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import nn
+
+from .events import Selection
+from .fingerprints import fingerprints
+from .plain_data import describe, difference
+
+if TYPE_CHECKING:
+    from .pruner import Pruner
+
+SWITCH = "If the ranks are not replicas of one network, set flipout.Pruner.check_ranks = False"
+
+
+class RankReport(NamedTuple):
+    """What a rank is about to do: numbers and names that are equal on every rank if the ranks agree."""
+
+    step: int
+    settings: dict[str, Any]
+    masks: list[int]
+    weights: list[int]
+    choice: list[int]
+
+
+def check_ranks(pruner: Pruner, selection: Selection | None = None) -> None:
+    """Raise an error on every rank if the ranks are about to prune different weights.
+
+    Every rank of the model's process group must call this at the same time: it exchanges a few numbers for each layer.
+    """
+    if not (pruner.check_ranks and torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return
+    group = process_group(pruner.model)
+    ranks = torch.distributed.get_world_size(group)
+    if ranks < 2:
+        return
+    reports: list[Any] = [None] * ranks
+    torch.distributed.all_gather_object(reports, _report(pruner, selection), group=group)
+    if problem := disagreement(reports):
+        raise RuntimeError(f"the ranks of this training differ, and nothing was pruned. {problem}. {SWITCH}")
+
+
+def process_group(model: nn.Module) -> Any:
+    """The process group of a data-parallel model; None, which stands for all ranks, for any other."""
+    while isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+        model = inner
+    return model.process_group if isinstance(model, nn.parallel.DistributedDataParallel) else None
+
+
+def disagreement(reports: Sequence[RankReport]) -> str | None:
+    """Describe the first difference between ranks and its likely cause; None if there is none."""
+    first = reports[0]
+    if any(report.settings["weights"] != first.settings["weights"] for report in reports):
+        return None  # parts of one network, not replicas
+    names = list(first.settings["weights"])
+    for rank, other in enumerate(reports[1:], 1):
+        if other.step != first.step:
+            return (
+                f"Rank 0 is at step {first.step:,} and rank {rank} at step {other.step:,}: take the same optimizer "
+                "steps on every rank, and load the same state on every rank"
+            )
+        if lines := difference(first.settings, other.settings, ("on rank 0", f"on rank {rank}")):
+            return "Use the same settings on every rank, the seed included:\n  " + "\n  ".join(lines) + "\n"
+        differing = _differing(names, first.weights, other.weights)
+        if differing and not first.step:
+            return (
+                f"Rank 0 and rank {rank} start from different weights ({differing}): wrap the model in "
+                "DistributedDataParallel, which broadcasts the weights of rank 0, before you attach the pruner; or "
+                "create the model with the same torch.manual_seed() on every rank"
+            )
+        if where := _differing(names, first.masks, other.masks):
+            return (
+                f"The masks of rank 0 and rank {rank} differ ({where}): load the same state on every rank, and attach "
+                "the pruner after DistributedDataParallel has broadcast the weights"
+            )
+        if where := _differing(names, first.choice, other.choice):
+            cause = (
+                f"their weights differ too ({differing}): is the model wrapped in DistributedDataParallel, with its "
+                "parameters equal on every rank?"
+                if differing
+                else "their weights are equal, so the criterion depends on the data of a rank: sum what it reads over "
+                "the ranks with torch.distributed.all_reduce()"
+            )
+            return f"Rank 0 and rank {rank} would prune different weights ({where}); {cause}"
+    return None
+
+
+def _report(pruner: Pruner, selection: Selection | None) -> RankReport:
+    marks = [] if selection is None else [*selection.prune, *selection.grow]
+    return RankReport(
+        pruner.step,
+        describe(pruner.settings()),
+        fingerprints(layer.mask for layer in pruner.layers),
+        fingerprints(layer.weight for layer in pruner.layers),
+        fingerprints(marks),
+    )
+
+
+def _differing(names: list[str], one: list[int], other: list[int]) -> str:
+    """The names of the layers whose numbers differ. A selection may list its layers twice: pruned, and grown."""
+    places = {number % len(names) for number, (a, b) in enumerate(zip(one, other, strict=True)) if a != b}
+    return ", ".join(names[place] for place in sorted(places)[:5]) + (", ..." if len(places) > 5 else "")

@@ -1,0 +1,141 @@
+"""Trainings on two ranks that differ in one respect. Run as a script by each rank of `tests/test_rank_agreement.py`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import torch
+from torch import Tensor, nn
+
+import flipout
+from tests.helpers import batches, make, mlp, sgd, train
+
+
+def ddp(model: nn.Module) -> nn.Module:
+    return nn.parallel.DistributedDataParallel(model)
+
+
+def go(model: nn.Module, pruner: flipout.Pruner, rank: int, steps: int = 40) -> None:
+    try:
+        train(model, pruner.optimizer, steps, seed=rank)
+    finally:
+        pruner.remove()
+
+
+def alike(rank: int) -> None:
+    model = ddp(mlp(seed=rank))
+    go(model, make("flipout", model, sgd(model)), rank)
+
+
+def other_seeds(rank: int) -> None:
+    model = ddp(mlp())
+    go(model, make("random", model, sgd(model), seed=rank), rank)
+
+
+def attached_before_ddp(rank: int) -> None:
+    model = mlp(seed=rank)
+    make("snip", model, sgd(model), data=list(batches(2)))
+
+
+def without_ddp(rank: int) -> None:
+    model = mlp(seed=rank)
+    go(model, make("magnitude", model, sgd(model)), rank)
+
+
+def own_data(rank: int) -> None:
+    model = ddp(mlp())
+
+    def criterion(weight: Tensor) -> Tensor:
+        return weight.abs() * torch.rand(weight.shape, generator=torch.Generator().manual_seed(rank))
+
+    schedule = flipout.OneShot(0.5, 10, at=0.5)
+    go(model, flipout.Pruner(model, sgd(model), criterion=criterion, schedule=schedule), rank)
+
+
+def other_states(rank: int) -> None:
+    source = mlp()
+    optimizer = sgd(source)
+    finished = flipout.GlobalMagnitude(source, optimizer, sparsity=0.5, steps=40)
+    finished.check_ranks = False
+    train(source, optimizer, 9, seed=rank)
+    state = finished.state_dict()
+    finished.remove()
+    model = ddp(mlp())
+    pruner = flipout.GlobalMagnitude(model, sgd(model), sparsity=0.5, steps=40)
+    pruner.load_state_dict(state)
+    go(model, pruner, rank)
+
+
+def keep_zeros_before_ddp(rank: int) -> None:
+    """The weights that DDP broadcasts are those that count."""
+    model = mlp(seed=rank)
+    with torch.no_grad():
+        model.get_parameter("0.weight")[rank : 2 * rank + 1] = 0
+    optimizer = sgd(model)
+    pruner = flipout.KeepZeros(model, optimizer)
+    go(ddp(model), pruner, rank, steps=2)
+    assert not pruner.masks["0.weight"][0].any()
+    assert pruner.masks["0.weight"][1:].all()
+
+
+def keep_zeros_without_ddp(rank: int) -> None:
+    model = mlp()
+    with torch.no_grad():
+        model.get_parameter("0.weight")[rank] = 0
+    go(model, flipout.KeepZeros(model, sgd(model)), rank)
+
+
+def switched_off(rank: int) -> None:
+    model = ddp(mlp())
+    flipout.Pruner.check_ranks = False
+    try:
+        go(model, make("random", model, sgd(model), seed=rank), rank)
+    finally:
+        flipout.Pruner.check_ranks = True
+
+
+def different_networks(rank: int) -> None:
+    """As in pipeline parallelism: every rank prunes its own part."""
+    model = nn.Sequential(nn.Linear(12, 5 + rank), nn.Linear(5 + rank, 4))
+    go(model, make("magnitude", model, sgd(model)), rank)
+
+
+SCENARIOS: list[Callable[[int], None]] = [
+    alike,
+    other_seeds,
+    attached_before_ddp,
+    without_ddp,
+    own_data,
+    other_states,
+    keep_zeros_before_ddp,
+    keep_zeros_without_ddp,
+    switched_off,
+    different_networks,
+]
+
+
+def main(rank: int, folder: Path) -> None:
+    store = torch.distributed.FileStore(str(folder / "store"), 2)
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=2, store=store, timeout=timedelta(seconds=60))
+    messages: dict[str, Any] = {}
+    for scenario in SCENARIOS:
+        try:
+            scenario(rank)
+            messages[scenario.__name__] = ""
+        except Exception as error:
+            messages[scenario.__name__] = f"{type(error).__name__}: {error}"
+    (folder / f"{rank}.json").write_text(json.dumps(messages), encoding="utf-8")
+    torch.distributed.barrier()
+    os._exit(0)  # gloo's threads sometimes abort an interpreter that is shut down
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))

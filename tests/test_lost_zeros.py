@@ -1,0 +1,322 @@
+"""Weights that do not agree with the masks: whoever changes them after the step, the pruner says so by name."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+import flipout
+from tests.helpers import assert_masked, batches, cross_entropy, make, mlp, sgd, train
+
+WEIGHTS = ("0.weight", "2.weight", "4.weight")
+
+
+def zeros(model: nn.Module) -> int:
+    return sum(int((model.get_parameter(name) == 0).sum()) for name in WEIGHTS)
+
+
+def assert_everybody_warns(pruner: flipout.Pruner) -> None:
+    """Every place where a user could take the sparsity for granted names the layers and the remedy."""
+    message = r"pruned weights of the model are not zero: 0\.weight \(\d+ of \d+\).*pruner\.apply_to\(model\)"
+    with pytest.warns(flipout.LostZerosWarning, match=message):
+        summary = pruner.summary()
+    assert "pruned weights of the model are not zero: 0.weight" in str(summary)
+    with pytest.warns(flipout.LostZerosWarning, match=message):
+        pruner.state_dict()
+    with pytest.raises(ValueError, match=message):
+        pruner.check()
+    lost = pruner.lost_zeros()
+    assert lost
+    assert sum(lost.values()) == pruner.prunable - pruner.nonzero - zeros(pruner.model)
+    with pytest.warns(flipout.LostZerosWarning, match=message):
+        pruner.remove()
+
+
+def assert_nobody_warns(pruner: flipout.Pruner) -> None:
+    with silence():
+        assert "are not zero" not in str(pruner.summary())
+        pruner.state_dict()
+        pruner.check()
+        assert pruner.lost_zeros() == {}
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def trained(steps: int = 20, **options: Any) -> tuple[nn.Module, torch.optim.Optimizer, flipout.Pruner]:
+    model = mlp()
+    optimizer = sgd(model)
+    pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.9, steps=20, **options)
+    train(model, optimizer, steps)
+    return model, optimizer, pruner
+
+
+@pytest.mark.parametrize("method", sorted(flipout.METHODS))
+def test_a_plain_training_is_silent(method: str) -> None:
+    model = mlp()
+    optimizer = sgd(model)
+    pruner = make(method, model, optimizer)
+    with silence():
+        warnings.simplefilter("ignore", flipout.DeadLayerWarning)
+        train(model, optimizer, 40)
+    assert_nobody_warns(pruner)
+    with silence():
+        pruner.remove()
+
+
+def test_a_moving_average_that_is_loaded_back() -> None:
+    model = mlp()
+    optimizer = sgd(model)
+    pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.9, steps=20)
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    train(model, optimizer, 20, after=lambda: average.update_parameters(model))
+    assert_nobody_warns(pruner)
+    with pytest.raises(ValueError, match=r"0\.weight.*apply_to"):
+        pruner.check(average)
+    model.load_state_dict(average.module.state_dict())
+    assert_everybody_warns(pruner)
+    pruner.apply_to(model)
+    assert_nobody_warns(pruner)
+    pruner.apply_to(average)
+    pruner.check(average)
+
+
+def test_the_best_model_is_loaded_at_the_end() -> None:
+    model = mlp()
+    optimizer = sgd(model)
+    pruner = flipout.FlipOut(model, optimizer, sparsity=0.9, steps=20)
+    train(model, optimizer, 8)
+    best, state = copy.deepcopy(model.state_dict()), pruner.state_dict()
+    train(model, optimizer, 20, skip=8)
+    model.load_state_dict(best)
+    assert pruner.sparsity > 0.89
+    assert sum(pruner.lost_zeros().values()) == 317 - zeros(model)
+    with pytest.warns(flipout.LostZerosWarning, match=r"another step.*pruner\.load_state_dict\(\)"):
+        pruner.summary()
+    pruner.load_state_dict(state)
+    assert_nobody_warns(pruner)
+    assert pruner.nonzero == 352 - zeros(model)
+
+
+class WithEvaluationWeights(torch.optim.SGD):
+    """An optimizer that trains at one point and evaluates at an average, as schedule-free ones do.
+
+    `inside` keeps the average where a pruner can clear it, in the optimizer's state; otherwise it is out of reach.
+    """
+
+    def __init__(self, parameters: Any, inside: bool) -> None:
+        super().__init__(parameters, lr=0.1)
+        self.inside, self.averages, self.count = inside, dict[Tensor, Tensor](), 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        loss = super().step(closure)
+        self.count += 1
+        for parameter in self.param_groups[0]["params"]:
+            held = self.state[parameter] if self.inside else self.averages
+            key = "average" if self.inside else parameter
+            held.setdefault(key, parameter.clone())  # type: ignore[arg-type]
+            held[key].lerp_(parameter, 1 / self.count)  # type: ignore[index]
+        return loss
+
+    @torch.no_grad()
+    def eval(self) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            parameter.copy_(self.state[parameter]["average"] if self.inside else self.averages[parameter])
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_an_optimizer_with_train_and_eval_modes(inside: bool) -> None:
+    model = mlp()
+    optimizer = WithEvaluationWeights(model.parameters(), inside)
+    pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.9, steps=20)
+    train(model, optimizer, 20)
+    assert_nobody_warns(pruner)
+    optimizer.eval()
+    if inside:  # cleared with the rest of the optimizer's state, at every pruning
+        assert_nobody_warns(pruner)
+    else:
+        assert_everybody_warns(pruner)
+
+
+class Lookahead:
+    """Around an optimizer: every few steps the weights go half-way back to a slow copy."""
+
+    def __init__(self, inner: torch.optim.Optimizer, every: int) -> None:
+        self.inner, self.every, self.count = inner, every, 0
+        self.slow = [p.detach().clone() for group in inner.param_groups for p in group["params"]]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        self.inner.step()
+        self.count += 1
+        if self.count % self.every == 0:
+            for slow, parameter in zip(self.slow, self.inner.param_groups[0]["params"], strict=True):
+                slow.lerp_(parameter, 0.5)
+                parameter.copy_(slow)
+
+
+@pytest.mark.parametrize("every", [1, 5])
+def test_lookahead_around_the_pruned_optimizer_is_noticed_while_training(every: int) -> None:
+    model = mlp()
+    optimizer = sgd(model)
+    pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.9, steps=20)
+    around = Lookahead(optimizer, every)
+
+    def steps() -> None:
+        for x, y in batches(20):
+            optimizer.zero_grad()
+            cross_entropy(model(x), y).backward()
+            around.step()
+
+    with pytest.warns(flipout.LostZerosWarning, match="between steps") as caught:
+        steps()
+    assert len(caught) == 1
+    assert_everybody_warns(pruner)
+
+
+def test_weights_that_come_back_before_the_last_step() -> None:
+    """After the last pruning nothing is planned any more, but the last step looks again."""
+    model, optimizer, pruner = trained(steps=19)
+    assert pruner.finished
+    with torch.no_grad():
+        model.get_parameter("2.weight").fill_(1.0)
+    with pytest.warns(flipout.LostZerosWarning, match=r"2\.weight"):
+        train(model, optimizer, 20, skip=19)
+    assert_masked(pruner)
+    with torch.no_grad():
+        model.get_parameter("2.weight").fill_(1.0)
+    with silence():
+        train(model, optimizer, 21, skip=20)  # once is enough
+
+
+def test_the_message_names_ten_layers_and_counts_the_rest() -> None:
+    model = nn.Sequential(*(nn.Linear(3, 3) for _ in range(12)))
+    pruner = flipout.Pruner(
+        model, sgd(model), criterion=flipout.criteria.magnitude, schedule=flipout.OneShot(0.5, 10, 0), scope="layer"
+    )
+    for parameter in model.parameters():
+        nn.init.ones_(parameter)
+    with pytest.raises(
+        ValueError, match=r"9\.weight \(\d of \d\) and 2 more layers\. The masks prune 5\d\.\d\d%.*0\.00%"
+    ):
+        pruner.check()
+    with pytest.raises(ValueError, match=r"0\.weight \(9 of \d\)"):
+        pruner.check(nn.Sequential())
+
+
+EXIT = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
+import flipout
+from tests.helpers import mlp, sgd, train
+model = mlp()
+optimizer = sgd(model)
+start = dict((name, tensor.clone()) for name, tensor in model.state_dict().items())
+pruner = flipout.FlipOut(model, optimizer, sparsity=0.9, steps=20)
+train(model, optimizer, 20)
+"""
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+def test_at_the_end_of_the_program(loaded: bool) -> None:
+    code = EXIT + ("model.load_state_dict(start)\n" if loaded else "")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ("LostZerosWarning: pruned weights of the model are not zero: 0.weight" in done.stderr) == loaded
+
+
+# Parameters that are no longer the model's, or the optimizer's.
+
+
+def assign(model: nn.Module, _: torch.optim.Optimizer) -> None:
+    model.load_state_dict(mlp(seed=3).state_dict(), assign=True)
+
+
+def new_parameter(model: nn.Module, _: torch.optim.Optimizer) -> None:
+    model.get_submodule("0").weight = nn.Parameter(torch.randn(16, 12))
+
+
+def other_shape(model: nn.Module, _: torch.optim.Optimizer) -> None:
+    model.get_submodule("0").weight = nn.Parameter(torch.randn(8, 12))
+
+
+def deleted(model: nn.Module, _: torch.optim.Optimizer) -> None:
+    del model.get_submodule("0").weight
+
+
+def emptied(_: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.param_groups.clear()
+
+
+def shortened(_: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    del optimizer.param_groups[0]["params"][0]
+
+
+@pytest.mark.parametrize("change", [assign, new_parameter, other_shape, deleted])
+def test_a_replaced_parameter_is_an_error_at_the_next_step(change: Callable[..., None]) -> None:
+    model, optimizer, pruner = trained()
+    change(model, optimizer)
+    with pytest.raises(RuntimeError, match=r"0\.weight was replaced in the model.*without assign=True.*new pruner"):
+        optimizer.step()
+    assert pruner.step == 20
+    with pytest.warns(flipout.LostZerosWarning, match=r"0\.weight"):
+        pruner.remove()
+
+
+@pytest.mark.parametrize("change", [emptied, shortened])
+def test_a_parameter_that_the_optimizer_has_dropped(change: Callable[..., None]) -> None:
+    model, optimizer, _ = trained()
+    change(model, optimizer)
+    with pytest.raises(RuntimeError, match=r"the optimizer no longer holds 0\.weight.*pruner\.remove\(\)"):
+        optimizer.step()
+
+
+def test_a_replaced_module_is_an_error_at_the_next_pruning() -> None:
+    model, optimizer, pruner = trained(steps=3)
+    assert isinstance(model, nn.Sequential)
+    model[2] = nn.Linear(16, 8)
+    with pytest.raises(RuntimeError, match=r"2\.weight was replaced in the model"):
+        train(model, optimizer, 6, skip=3)
+    assert pruner.step < 6
+
+
+def test_other_groups_and_loaded_optimizers_are_no_replacement() -> None:
+    model, optimizer, pruner = trained(steps=5)
+    other = nn.Parameter(torch.zeros(3))
+    optimizer.param_groups.insert(0, {**optimizer.param_groups[0], "params": [other]})
+    train(model, optimizer, 10, skip=5)
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    train(model, optimizer, 20, skip=10)
+    assert_masked(pruner)
+
+
+def test_a_pruner_for_the_new_parameters_takes_over() -> None:
+    """What the error recommends."""
+    model, optimizer, pruner = trained(steps=9)
+    reference, _, untouched = trained()
+    moments = copy.deepcopy(optimizer.state_dict())
+    model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)
+    optimizer.zero_grad()
+    again = sgd(model)
+    again.load_state_dict(moments)
+    other = flipout.GlobalMagnitude(model, again, sparsity=0.9, steps=20)
+    other.load_state_dict(pruner.state_dict())
+    pruner.remove()
+    train(model, again, 20, skip=9)
+    assert other.events == untouched.events
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), reference.parameters(), strict=True))
