@@ -139,6 +139,25 @@ def test_a_pickled_network_has_the_same_outputs(monkeypatch: pytest.MonkeyPatch)
     assert torch.equal(pickle.loads(pickle.dumps(fast))(x), fast(x))
 
 
+class Volumes(nn.Module):
+    """Has convolutions of volumes and of images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.volume, self.norm, self.image = nn.Conv3d(2, 8, 3, padding=1), nn.BatchNorm3d(8), nn.Conv2d(8, 4, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.image(self.norm(self.volume(x)).relu().mean(2))
+
+
+def test_convolutions_of_volumes(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = prune(Volumes(), 0.9), torch.randn(2, 2, 4, 6, 6)
+    assert not isinstance(fast_and_same(model, x), Volumes)
+    monkeypatch.setattr(acceleration_choices, "fastest_or_first", lambda times: CHANNELS_LAST)
+    fast = accelerate(nn.Sequential(nn.Conv3d(2, 8, 3)), x, repetitions=1)
+    assert fast.network.get_parameter("0.weight").is_contiguous(memory_format=torch.channels_last_3d)  # type: ignore[union-attr, operator]
+
+
 def test_at_least_one_repetition() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         accelerate(nn.Linear(4, 4), torch.ones(1, 4), repetitions=0)
