@@ -114,7 +114,8 @@ class Branching(nn.Module):
         self.layer = nn.Linear(4, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x) if x.sum() > 0 else -self.layer(x)
+        out: Tensor = self.layer(x)
+        return out if x.sum() > 0 else -out
 
 
 def test_what_could_not_be_measured_is_noted() -> None:
@@ -125,9 +126,8 @@ def test_what_could_not_be_measured_is_noted() -> None:
 
 
 def test_a_dead_network_is_noted(measured: ModelCard) -> None:
-    with torch.no_grad():
-        model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3))
-        model[2].weight.zero_()
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3))
+    nn.init.zeros_(model.get_parameter("2.weight"))
     measured_card = card(model, torch.randn(1, 4), repetitions=1, batches=(1,), onnx=False)
     assert (measured_card.nonzero, measured_card.effective) == (16, 0)
     assert "No weight lies on a path" in str(measured_card)

@@ -33,7 +33,7 @@ def network() -> nn.Sequential:
 def scripted(model: nn.Module) -> nn.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        return torch.jit.script(model)  # type: ignore[no-any-return]
+        return torch.jit.script(model)
 
 
 def traced(model: nn.Module) -> nn.Module:

@@ -70,7 +70,8 @@ def _recurrent_layer(given: Tensor, for_input: Tensor, for_state: Tensor, *_: An
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> list[_Product]:
-    return [_Product(sdpa_flop_count(query.shape, key.shape, value.shape) // 2)]
+    flops = int(sdpa_flop_count(query.shape, key.shape, value.shape))  # type: ignore[no-untyped-call]
+    return [_Product(flops // 2)]
 
 
 FORMULAS: dict[Any, Callable[..., list[_Product]]] = {

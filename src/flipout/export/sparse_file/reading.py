@@ -62,7 +62,7 @@ def _read(file: BinaryIO) -> tuple[Tensor, Tensor]:
         )
     file.seek(0)
     try:
-        parts = dict(deserialize(file.read()))
+        parts = dict(deserialize(file.read()))  # type: ignore[no-untyped-call]
     except SafetensorError as error:
         raise SparseFileError(NOT_SAFETENSORS.format(error)) from error
     if sorted(parts) != ["data", "index"]:
