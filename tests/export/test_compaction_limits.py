@@ -21,6 +21,8 @@ from tests.graph.networks import randomize
 class Net(nn.Module):
     """Two layers, with any function between them."""
 
+    shift: nn.Parameter
+
     def __init__(self, between: Callable[..., Any], width: int = 8, **parameters: Tensor) -> None:
         super().__init__()
         self.first, self.last = nn.Linear(4, width), nn.Linear(width, 3)
@@ -202,7 +204,7 @@ def test_decisions_by_values_and_by_the_batch_are_not_traced() -> None:
 
 def read_under_another_name(net: Net, y: Tensor) -> Tensor:
     z = y
-    z += net.get_parameter("shift")
+    z += net.shift
     z **= 2
     width = y.shape[1]
     half = width

@@ -19,7 +19,7 @@ from tests.graph.networks import randomize
 
 
 def with_a_parameter(net: Net, y: Tensor) -> Tensor:
-    return functional.gelu(y + net.get_parameter("shift"))
+    return functional.gelu(y + net.shift)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5])
