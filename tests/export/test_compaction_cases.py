@@ -6,6 +6,7 @@ import copy
 import io
 import warnings
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from flipout.export.compaction import compact
+from flipout.export.compaction_report import CompactionReport
 from flipout.lab.models import build
 from tests.export.test_compaction import assert_same, check, notes_of, numbers
 from tests.graph.networks import randomize
@@ -134,7 +136,7 @@ def test_functions_and_omitted_arguments() -> None:
     model = randomize(Functional(), 0)
     zero(model.first, [1, 2])  # type: ignore[arg-type]
     with torch.no_grad():
-        model.first.bias[1:3] = torch.tensor([-1.0, 1.0])  # type: ignore[union-attr, index]
+        model.get_parameter("first.bias")[1:3] = torch.tensor([-1.0, 1.0])
     zero(model.third, [], list(range(9 * 5, 9 * 8)))  # type: ignore[arg-type]
     zero(model.head, [], [0, 1, 2])  # type: ignore[arg-type]
     small = check(model, (1, 8, 8))
@@ -306,7 +308,7 @@ def test_compiled(pair: tuple[nn.Module, nn.Module]) -> None:
     small = pair[1]
     x = torch.randn(3, 3, 16, 16)
     torch.testing.assert_close(torch.compile(small, backend="eager", fullgraph=True)(x), small(x))
-    again = compact(torch.compile(pair[0]), torch.randn(1, 3, 16, 16))
+    again = compact(cast(nn.Module, torch.compile(pair[0])), torch.randn(1, 3, 16, 16))
     assert numbers(again) == numbers(small)
 
 
@@ -328,8 +330,9 @@ def test_exported_to_onnx(pair: tuple[nn.Module, nn.Module], tmp_path: Path) -> 
 def test_the_report(pair: tuple[nn.Module, nn.Module]) -> None:
     model, small = pair
     report = small.compaction
+    assert isinstance(report, CompactionReport)
     layers = {name: m for name, m in model.named_modules() if isinstance(m, nn.Conv2d | nn.Linear)}
-    assert [layer.name for layer in report.layers] == list(layers)  # type: ignore[union-attr]
+    assert [layer.name for layer in report.layers] == list(layers)
     kept = sum(m.weight.numel() for m in small.modules() if isinstance(m, nn.Conv2d | nn.Linear))
-    assert report.weights == (sum(m.weight.numel() for m in layers.values()), kept)  # type: ignore[union-attr]
-    assert f"{report.weights[0]:,} -> {kept:,}" in str(report).splitlines()[-1]  # type: ignore[union-attr, index]
+    assert report.weights == (sum(m.weight.numel() for m in layers.values()), kept)
+    assert f"{report.weights[0]:,} -> {kept:,}" in str(report).splitlines()[-1]

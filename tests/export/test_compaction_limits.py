@@ -21,6 +21,8 @@ from tests.graph.networks import randomize
 class Net(nn.Module):
     """Two layers, with any function between them."""
 
+    shift: nn.Parameter
+
     def __init__(self, between: Callable[..., Any], width: int = 8, **parameters: Tensor) -> None:
         super().__init__()
         self.first, self.last = nn.Linear(4, width), nn.Linear(width, 3)
@@ -132,7 +134,7 @@ class Particular(nn.Module):
         self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        torch._assert((x >= 0).all(), "intensities must not be negative")  # type: ignore[no-untyped-call]
+        torch._assert((x >= 0).all(), "intensities must not be negative")
         return self.last(self.first(x).relu())  # type: ignore[no-any-return]
 
 
@@ -166,11 +168,11 @@ def test_an_example_must_consist_of_tensors(wrong: Any) -> None:
 
 def test_a_model_that_cannot_be_copied_says_why() -> None:
     net = nn.Sequential(nn.Linear(4, 4))
-    prune.l1_unstructured(net[0], "weight", 0.5)  # type: ignore[no-untyped-call]
+    prune.l1_unstructured(net[0], "weight", 0.5)
     net(torch.ones(1, 4))
     with pytest.raises(ValueError, match=r"prune\.remove"):
         compact(net, torch.ones(1, 4))
-    prune.remove(net[0], "weight")  # type: ignore[no-untyped-call]
+    prune.remove(net[0], "weight")
     compact(net, (2 * torch.ones(1, 4)).requires_grad_() * 2)
 
 

@@ -16,6 +16,7 @@ from rich.console import Console
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+import flipout
 from flipout.export import compact, effective_weights, save
 from flipout.export.card_measurement import card
 from flipout.export.model_card import ModelCard
@@ -113,7 +114,8 @@ class Branching(nn.Module):
         self.layer = nn.Linear(4, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x) if x.sum() > 0 else -self.layer(x)
+        out: Tensor = self.layer(x)
+        return out if x.sum() > 0 else -out
 
 
 def test_what_could_not_be_measured_is_noted() -> None:
@@ -124,13 +126,69 @@ def test_what_could_not_be_measured_is_noted() -> None:
 
 
 def test_a_dead_network_is_noted(measured: ModelCard) -> None:
-    with torch.no_grad():
-        model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3))
-        model[2].weight.zero_()
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3))
+    nn.init.zeros_(model.get_parameter("2.weight"))
     measured_card = card(model, torch.randn(1, 4), repetitions=1, batches=(1,), onnx=False)
     assert (measured_card.nonzero, measured_card.effective) == (16, 0)
     assert "No weight lies on a path" in str(measured_card)
     assert "No weight lies on a path" not in str(measured)
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(10, 20, batch_first=True), nn.Linear(20, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.lstm(x)[0])
+        return out
+
+
+def quick(model: nn.Module, *inputs: Tensor) -> ModelCard:
+    return card(model, inputs, repetitions=1, batches=(1,), onnx=False)
+
+
+def test_fused_kernels_are_counted() -> None:
+    model = Recurrent()
+    measured_card = quick(model, torch.randn(2, 7, 10))
+    assert measured_card.multiply_adds_dense == 7 * (80 * 30 + 20 * 4)
+    assert measured_card.multiply_adds_nonzero == measured_card.multiply_adds_compacted
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    encoder = nn.Sequential(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(32, 4))
+    dense = 2 * (9 * (4 * 32 * 32 + 2 * 32 * 64) + 2 * 9 * 9 * 32) + 9 * 32 * 4
+    assert quick(encoder, torch.randn(1, 9, 32)).multiply_adds_dense == dense
+    prune(encoder, 0.9)
+    measured_card = quick(encoder, torch.randn(1, 9, 32))
+    zeros = sum(int((weight == 0).sum()) for weight in encoder.parameters() if weight.ndim > 1)
+    assert measured_card.multiply_adds_nonzero == dense - 9 * zeros > 0
+    assert measured_card.prunable == sum(weight.numel() for weight in encoder.parameters() if weight.ndim > 1)
+
+
+def test_weights_pruned_with_include_are_on_the_card() -> None:
+    model = Recurrent()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.9, steps=20, include="lstm")
+    assert quick(model, torch.randn(1, 7, 10)).prunable == 80 * 30 + 80  # also before anything is pruned
+    for _ in range(20):
+        model(torch.randn(3, 7, 10)).square().mean().backward()
+        optimizer.step()
+    for _ in range(2):
+        measured_card = quick(model, torch.randn(1, 7, 10))
+        assert (measured_card.prunable, measured_card.nonzero) == (80 * 30 + 80, 240 + 80)
+        assert measured_card.multiply_adds_nonzero == 7 * (240 + 80)
+        pruner.remove()
+
+
+def test_what_is_not_counted_is_named() -> None:
+    text = str(quick(nn.Bilinear(3, 4, 5), torch.randn(2, 3), torch.randn(2, 4)))
+    assert "the multiply-adds do not include those of aten._trilinear, for which there is no formula" in text
+
+
+def test_a_network_for_volumes() -> None:
+    layers = nn.Conv3d(1, 4, 3), nn.BatchNorm3d(4), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3)
+    measured_card = quick(prune(nn.Sequential(*layers), 0.5), torch.randn(1, 1, 4, 4, 4))
+    assert measured_card.multiply_adds_dense == 8 * 4 * 27 + 32 * 3
+    assert {each.form for each in measured_card.latencies} == {"dense", "compacted", "accelerated"}
 
 
 def test_a_busy_machine_is_noted(measured: ModelCard) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +47,8 @@ class Residual(nn.Module):
         if self.in_place:
             out += self.shortcut(x)
             return out
-        return out + self.shortcut(x)
+        added: Tensor = out + self.shortcut(x)
+        return added
 
 
 class Grown(nn.Module):
@@ -68,7 +70,7 @@ class Gated(nn.Module):
         self.gate, self.kind = nn.Linear(channels, channels), kind
 
     def forward(self, x: Tensor) -> Tensor:
-        gate = self.gate(x.mean((2, 3))).sigmoid()
+        gate: Tensor = self.gate(x.mean((2, 3))).sigmoid()
         if self.kind == 0:
             return x * gate.view(x.size(0), -1, 1, 1)
         if self.kind == 1:
@@ -86,7 +88,8 @@ class Shifted(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = x + self.shift
-        return y - self.other(x[:, : self.part])
+        other: Tensor = self.other(x[:, : self.part])
+        return y - other
 
 
 class View(nn.Module):
@@ -147,7 +150,7 @@ class Architect:
         kind = self.random.choice(self.blocks)
         if kind == "residual":
             first, inner = self.convolution(channels, 8)
-            branch = nn.Sequential(first, self.same(inner, channels))
+            branch: nn.Module = nn.Sequential(first, self.same(inner, channels))
             return nn.Sequential(Residual(branch, nn.Identity(), self.flip()), self.activation()), channels
         if kind == "projected":
             branch = self.same(channels, 8)
@@ -169,7 +172,7 @@ class Architect:
     def same(self, before: int, after: int) -> nn.Module:
         """A convolution that keeps the size of the image."""
         kernel, dilation = self.random.choice((1, 3, 5)), self.random.choice((1, 1, 2))
-        mode = self.random.choice(("zeros", "zeros", "zeros", "circular"))
+        mode: Literal["zeros", "circular"] = self.random.choice(("zeros", "zeros", "zeros", "circular"))
         padding = dilation * (kernel - 1) // 2
         layer = nn.Conv2d(
             before, after, kernel, padding=padding, dilation=dilation, bias=self.flip(), padding_mode=mode

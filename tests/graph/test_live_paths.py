@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import cast
 
 import pytest
 import torch
@@ -101,7 +102,7 @@ def test_by_hand() -> None:
 
 def test_a_norm_with_factor_zero_has_no_live_path() -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Conv2d(2, 1, 1))
-    nn.init.zeros_(model[1].weight[:1])  # type: ignore[index, arg-type]
+    nn.init.zeros_(model.get_parameter("1.weight")[:1])
     assert effective_weights(model, torch.randn(1, 1, 5, 5)).layers == {"0.weight": (18, 9), "2.weight": (2, 1)}
 
 
@@ -173,6 +174,6 @@ def test_in_the_summary() -> None:
 
 def test_in_the_summary_of_a_compiled_model() -> None:
     model = mlp()
-    compiled = torch.compile(model)
+    compiled = cast(nn.Module, torch.compile(model))
     pruner = flipout.Dense(compiled, sgd(model))
     assert pruner.summary(torch.randn(1, 12)).effective == 352

@@ -12,16 +12,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..graph.example_inputs import Example, as_example, evaluation_copy, inputs_like
-from ..graph.live_paths import effective_weights
+from ..graph.example_inputs import Example, as_example, inputs_like
+from ..graph.live_paths import count_effective
+from ..graph.model_copies import evaluation_copy
+from ..graph.prunable_weights import prunable_weights
 from ..graph.tracing_errors import first_line
 from ..layers import unwrapped
+from .activation_memory import peak_activation_bytes
 from .compaction import compact_copy
 from .file_sizes import dense_file_bytes, sparse_file_bytes
 from .formats.onnx_file import to_onnx
 from .formats.onnx_runtime import open_session, session_inputs
-from .forward_costs import multiply_adds, peak_activation_bytes, zero_multiply_adds
 from .model_card import Latency, ModelCard
+from .multiply_adds import MultiplyAdds, count_multiply_adds
 from .speed.acceleration import accelerate
 from .speed.interleaved_timing import time_interleaved
 
@@ -52,9 +55,10 @@ def card(
     example = tuple(tensor.cpu() for tensor in as_example(example_input))
     dense = evaluation_copy(model).cpu().requires_grad_(False)
     compacted, notes = compact_copy(dense, example, fixed_size=False)
-    weights, one = effective_weights(dense, example), inputs_like(example, 1)
+    # Pruners are attached to the weights of the network itself, not to those of the copy.
+    weights, one = count_effective(dense, example, prunable_weights(model)), inputs_like(example, 1)
     _check_batches(dense, example, batches)
-    operations = multiply_adds(dense, one)
+    operations, operations_compacted = count_multiply_adds(dense, one), count_multiply_adds(compacted, one)
     with_onnx = onnx and all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime"))
     latencies, latency_notes = _latencies(dense, compacted, example, repetitions, batches, with_onnx=with_onnx)
     return ModelCard(
@@ -65,15 +69,23 @@ def card(
         file_dense=dense_file_bytes(dense),
         file_sparse=sparse_file_bytes(dense),
         file_compacted=dense_file_bytes(compacted),
-        multiply_adds_dense=operations,
-        multiply_adds_nonzero=operations - zero_multiply_adds(dense, one),
-        multiply_adds_compacted=multiply_adds(compacted, one),
+        multiply_adds_dense=operations.dense,
+        multiply_adds_nonzero=operations.nonzero,
+        multiply_adds_compacted=operations_compacted.dense,
         activations_dense=peak_activation_bytes(dense, one),
         activations_compacted=peak_activation_bytes(compacted, one),
         latencies=tuple(latencies),
         threads=torch.get_num_threads(),
-        notes=(*notes, *latency_notes),
+        notes=(*notes, *_not_counted(operations), *latency_notes),
     )
+
+
+def _not_counted(operations: MultiplyAdds) -> tuple[str, ...]:
+    """Return a note that names the operations whose multiply-adds could not be counted."""
+    if not operations.not_counted:
+        return ()
+    names = ", ".join(operations.not_counted)
+    return (f"the multiply-adds do not include those of {names}, for which there is no formula",)
 
 
 def _check_batches(network: nn.Module, example: tuple[Tensor, ...], batches: Sequence[int]) -> None:

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from ..graph.analysis import analyze
 from ..graph.equivalence import EquivalenceCheck
-from ..graph.example_inputs import Example, as_example, evaluation_copy
+from ..graph.example_inputs import Example, as_example
+from ..graph.model_copies import evaluation_copy, independent_copy
 from ..graph.rebuild import GraphBuilder
 from ..graph.tracing import trace, values_for_one_example
 from ..graph.tracing_errors import UnsupportedNetworkError, first_line
@@ -118,7 +119,7 @@ def _one_pass(model: nn.Module, example: tuple[Tensor, ...], *, fixed_size: bool
 def _to_float64(model: nn.Module, example: tuple[Tensor, ...]) -> tuple[nn.Module, tuple[Tensor, ...]] | None:
     """Return the network and the example in float64, or None if the network does not run so."""
     try:
-        converted = copy.deepcopy(model).double()
+        converted = independent_copy(model).double()
         inputs = tuple(each.double() if each.is_floating_point() else each for each in example)
         converted(*copy.deepcopy(inputs))
     except Exception:  # the user's code may raise any error, and not every device supports float64

@@ -1,14 +1,9 @@
-"""Example inputs of a network, and a copy of the network to run them on."""
+"""Example inputs of a network."""
 
 from __future__ import annotations
 
-import copy
-
 import torch
-from torch import Tensor, nn
-
-from ..layers import unwrapped
-from .tracing_errors import first_line
+from torch import Tensor
 
 Example = Tensor | tuple[Tensor, ...]
 """The inputs of a network: one tensor, or a tuple of all positional arguments."""
@@ -24,18 +19,6 @@ def as_example(example_input: Example) -> tuple[Tensor, ...]:
                 "network is called with"
             )
     return tuple(each.detach() for each in example)
-
-
-def evaluation_copy(model: nn.Module) -> nn.Module:
-    """Return a copy in evaluation mode, without wrappers such as DataParallel or torch.compile."""
-    network = unwrapped(model)
-    try:
-        return copy.deepcopy(network).eval()
-    except RuntimeError as error:
-        raise ValueError(
-            f"{type(network).__name__} cannot be copied ({first_line(error)}); if it was pruned with "
-            "torch.nn.utils.prune, make the pruning permanent first with torch.nn.utils.prune.remove"
-        ) from error
 
 
 def batch_size(example: tuple[Tensor, ...]) -> int:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
+from torch import Tensor, fx, nn
 
 from ..layers import plain_name, unwrapped
 from .analysis import analyze
 from .example_inputs import Example, as_example
+from .prunable_weights import PrunableWeight, prunable_weights
 from .rules.layers_with_weights import WeightedLayerRule
 from .tracing import trace
 from .tracing_errors import UnsupportedNetworkError
@@ -19,7 +20,10 @@ from .tracing_errors import UnsupportedNetworkError
 
 @dataclass(frozen=True)
 class EffectiveWeights:
-    """Counts of the weights of Linear and convolution modules: prunable, nonzero and effective.
+    """Counts of the weights that can be pruned: all of them, those that are not zero, and the effective ones.
+
+    The weights of Linear and convolution modules count, those that an attached pruner prunes, and the matrices of every
+    other class of modules in which one has exact zeros, such as an `LSTM` that was pruned with `include=`.
 
     A nonzero weight is effective if its input channel depends on the input of the network, and the output of the
     network depends on its output channel.
@@ -55,46 +59,88 @@ def effective_weights(model: nn.Module, example_input: Example) -> EffectiveWeig
         model: the network; it is not changed.
         example_input: the inputs that the network is called with.
     """
-    example = as_example(example_input)
-    weights = {
-        name: module.weight
-        for name, module in unwrapped(model).named_modules()
-        if isinstance(module, nn.Linear | _ConvNd)
-    }
+    return count_effective(model, as_example(example_input), prunable_weights(model))
+
+
+@torch.no_grad()
+def count_effective(
+    network: nn.Module, example: tuple[Tensor, ...], weights: Sequence[PrunableWeight]
+) -> EffectiveWeights:
+    """Count the weights on a live path. The network may be a copy of the one that the weights belong to."""
     try:
-        live, notes = _count_live_weights(model, example, weights)
+        usage, notes = _usage(unwrapped(network), example)
     except UnsupportedNetworkError as error:
-        live, notes = {}, (str(error),)
+        usage, notes = None, (str(error),)
     layers: dict[str, tuple[int, int]] = {}
-    seen: set[int] = set()
-    for name, weight in weights.items():
-        if id(weight) not in seen:  # tied weights count once
-            seen.add(id(weight))
-            nonzero = int(weight.count_nonzero())
-            layers[plain_name(f"{name}.weight".lstrip("."))] = nonzero, live.get(name, nonzero)
-    prunable = sum(weight.numel() for weight in {id(weight): weight for weight in weights.values()}.values())
+    for weight in weights:
+        nonzero = int(weight.tensor.count_nonzero())
+        live = nonzero if usage is None else usage.live_weights(weight)
+        layers[weight.names[0]] = nonzero, nonzero if live is None else live
+    prunable = sum(weight.tensor.numel() for weight in weights)
     nonzero, effective = (sum(pair[k] for pair in layers.values()) for k in (0, 1))
     return EffectiveWeights(prunable, nonzero, effective, layers, notes)
 
 
-def _count_live_weights(
-    model: nn.Module, example: tuple[Tensor, ...], names: Iterable[str]
-) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Return the effective weights of each layer that could be analysed or is never called, and the notes."""
-    traced = trace(model, example)
+@dataclass(frozen=True)
+class _Usage:
+    """How a network uses its weights.
+
+    Args:
+        live: the number of effective weights for each layer that could be analysed, by the name of its weight.
+        targets: the names of all modules that are called and of all tensors that are read.
+    """
+
+    live: dict[str, int]
+    targets: list[str]
+
+    def live_weights(self, weight: PrunableWeight) -> int | None:
+        """Return the number of effective weights; None if the weight is used in a way that cannot be analysed."""
+        # A layer whose weight is used in several places is not analysed, so at most one of the names is found.
+        analysed = [self.live[name] for name in weight.names if name in self.live]
+        if analysed:
+            return analysed[0]
+        return None if any(map(self._is_used, weight.names)) else 0
+
+    def _is_used(self, name: str) -> bool:
+        module = name.rpartition(".")[0]
+        sources = f"{module}.parametrizations".lstrip(".")  # what a parametrized weight is computed from
+        return any(_is_within(name, target) or _is_within(target, sources) for target in self.targets)
+
+
+class _Caller(nn.Module):
+    """Calls a network that is a single module of torch. torch.fx would trace into it, and not see a layer."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.network(*inputs)
+
+
+def _usage(network: nn.Module, example: tuple[Tensor, ...]) -> tuple[_Usage, tuple[str, ...]]:
+    """Trace and analyse a network; return how it uses its weights, and the notes."""
+    is_single_module = fx.Tracer().is_leaf_module(network, "")
+    traced = trace(_Caller(network) if is_single_module else network, example)
     analysis, opaque = analyze(traced)
+
+    def name_in_network(node: fx.Node) -> str:
+        target = str(node.target)
+        return plain_name(target.removeprefix("network").removeprefix(".") if is_single_module else target)
+
     live_channels = analysis.live_channels()
-    targets = [str(node.target) for node in traced.graph.nodes if node.op in ("call_module", "get_attr")]
-    live = {name: 0 for name in names if not any(_is_within(name, t) or _is_within(t, name) for t in targets)}
+    live: dict[str, int] = {}
     for node, rule in analysis.rules.items():
         if isinstance(rule, WeightedLayerRule):
             inputs = analysis.inputs(rule)[0].input_dependent
-            live[str(node.target)] = _weights_between(rule, inputs, live_channels.get(node))
-    return live, (*traced.notes, *opaque)
+            name = f"{name_in_network(node)}.weight".lstrip(".")
+            live[name] = _weights_between(rule, inputs, live_channels.get(node))
+    targets = [name_in_network(node) for node in traced.graph.nodes if node.op in ("call_module", "get_attr")]
+    return _Usage(live, targets), (*traced.notes, *opaque)
 
 
 def _is_within(name: str, outer: str) -> bool:
-    return f"{name}.".startswith(f"{outer}.")
+    return not outer or f"{name}.".startswith(f"{outer}.")
 
 
 def _weights_between(layer: WeightedLayerRule, inputs: Tensor, outputs: Tensor | None) -> int:

@@ -10,6 +10,7 @@ from torch import Tensor, fx, nn
 from .analysis import ChannelAnalysis
 from .channels import channel_positions
 from .inserted_modules import SelectChannels
+from .model_copies import without_printed_errors
 from .rules.base_rules import Rule
 from .tracing import TracedNetwork
 
@@ -28,14 +29,15 @@ class GraphBuilder:
         self.graph = fx.Graph()
         self.rebuilt: dict[fx.Node, fx.Node] = {}
 
-    def build(self) -> fx.GraphModule:
+    def build(self) -> nn.Module:
         """Rebuild every node that is needed, in the order of the graph."""
         for node, rule in self.analysis.rules.items():
             if node in self.kept:
                 inputs = self.analysis.inputs(rule)
                 self.rebuilt[node] = rule.rebuild(self, inputs, self.analysis.channels[node], self.kept[node])
         self.graph.lint()
-        return fx.GraphModule(self.traced.model, self.graph, type(self.traced.model).__name__)
+        compacted = fx.GraphModule(self.traced.model, self.graph, type(self.traced.model).__name__)
+        return without_printed_errors(compacted)
 
     def rebuilt_source(self, rule: Rule, number: int) -> fx.Node:
         """Return a source of a rule in the compacted graph, with all its remaining channels."""

@@ -12,9 +12,9 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, fx, nn
 
-from .example_inputs import evaluation_copy
 from .functionalization import InPlaceProxy, make_functional
 from .inserted_modules import INSERTED_MODULES
+from .model_copies import evaluation_copy, independent_copy
 from .tracing_errors import UnsupportedNetworkError, first_line
 
 Recorded = TypeVar("Recorded")
@@ -80,7 +80,7 @@ def values_for_one_example(traced: TracedNetwork, example: tuple[Tensor, ...]) -
     exact = tuple(x.double() if x.is_floating_point() else x for x in repeated)
     try:
         found = _run(
-            copy.deepcopy(traced.model).double().cpu(),
+            independent_copy(traced.model).double().cpu(),
             traced.graph,
             exact,
             lambda tensor: tensor[0] if tensor.equal(tensor[:1].expand_as(tensor)) else None,
@@ -106,7 +106,7 @@ def _run(
 
 
 class _Tracer(fx.Tracer):
-    """Traces into all modules except torch's own, inserted ones, those with hooks, and those that fail.
+    """Traces into all modules except torch's own, inserted and scripted ones, those with hooks, and those that fail.
 
     The traced network takes the arguments that the example has; all others keep their defaults. Where the network
     makes decisions by the sizes of tensors, the trace follows the decision for the example.
@@ -143,7 +143,8 @@ class _Tracer(fx.Tracer):
         return InPlaceProxy(node, self)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, INSERTED_MODULES) or has_hooks(m) or super().is_leaf_module(m, module_qualified_name)
+        is_opaque = isinstance(m, (*INSERTED_MODULES, torch.jit.ScriptModule)) or has_hooks(m)
+        return is_opaque or super().is_leaf_module(m, module_qualified_name)
 
     def to_bool(self, obj: fx.Proxy) -> bool:
         if not _about_sizes(obj.node):

@@ -35,6 +35,12 @@ def prune(model: nn.Module, sparsity: float, seed: int = 0) -> nn.Module:
     return model.eval()
 
 
+def choices_of(fast: nn.Module) -> AccelerationChoices:
+    choices = fast.choices
+    assert isinstance(choices, AccelerationChoices)
+    return choices
+
+
 @given(st.data())
 @settings(deadline=None, max_examples=40)
 def test_sparse_convolutions_are_convolutions(data: st.DataObject) -> None:
@@ -99,7 +105,8 @@ class Twice(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.first(x)
         x = self.norm(x) + x
-        return self.norm(self.second(x)) + self.second(x.relu())
+        out: Tensor = self.norm(self.second(x)) + self.second(x.relu())
+        return out
 
 
 def test_norms_that_cannot_be_folded_are_kept() -> None:
@@ -116,7 +123,8 @@ class Branching(nn.Module):
         self.layer = nn.Linear(64, 64)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x) if x.sum() > 0 else self.layer(-x)
+        out: Tensor = self.layer(x if x.sum() > 0 else -x)
+        return out
 
 
 @pytest.mark.parametrize(
@@ -138,7 +146,7 @@ def test_outputs_are_equal_for_every_batch_size(model: nn.Module, shape: tuple[i
         x = torch.randn(batch, *shape[1:])
         torch.testing.assert_close(fast(x), model(x), rtol=1e-3, atol=1e-4)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-    assert fast.choices[-1].name == "the whole network"
+    assert choices_of(fast)[-1].name == "the whole network"
     assert "the whole network" in str(fast.choices)
 
 
@@ -153,7 +161,7 @@ def test_a_form_with_different_outputs_is_not_chosen() -> None:
     model, x = nn.Sequential(DiffersWhenTraced(), nn.Linear(4, 4)), torch.randn(2, 4)
     fast = accelerate(model, torch.ones(1, 4), repetitions=1)
     torch.testing.assert_close(fast(x), model(x))
-    assert set(fast.choices[-1].tried) == {UNCHANGED, COMPACTED}  # which left it unchanged
+    assert set(choices_of(fast)[-1].tried) == {UNCHANGED, COMPACTED}  # which left it unchanged
 
 
 @pytest.fixture
@@ -167,7 +175,7 @@ def test_copies_and_states_of_sparse_networks() -> None:
     model, x = prune(build("lenet-5", (1, 28, 28)), 0.95), torch.randn(2, 1, 28, 28)
     fast = accelerate(model, x, repetitions=1)
     assert any(isinstance(module, SparseLayer) for module in fast.modules())
-    assert {choice.chosen for choice in fast.choices} >= {"sparse matrix", "sparse product", SPARSE_LAYERS}
+    assert {choice.chosen for choice in choices_of(fast)} >= {"sparse matrix", "sparse product", SPARSE_LAYERS}
     expected = fast(x)
     other = copy.deepcopy(fast)
     with torch.no_grad():
@@ -221,7 +229,7 @@ def test_the_first_stays_unless_it_is_clearly_beaten(medians: dict[str, float], 
 def test_every_choice_is_the_fastest_that_was_measured_or_dense() -> None:
     model = prune(build("vgg19", width=0.1), 0.95)
     fast = accelerate(model, torch.randn(1, 3, 32, 32), repetitions=3)
-    *layers, whole = fast.choices
+    *layers, whole = choices_of(fast)
     for choice in layers:
         assert choice.chosen in (DENSE, min(choice.tried, key=lambda name: choice.tried[name]))
         assert choice.tried[choice.chosen] <= choice.tried[DENSE]
@@ -234,8 +242,8 @@ def test_layers_are_reported_dense_if_the_whole_is_faster_without_sparse_ones(mo
     )
     model, x = prune(build("lenet-5", (1, 28, 28)), 0.95), torch.randn(2, 1, 28, 28)
     fast = accelerate(model, x, repetitions=1)
-    assert {choice.chosen for choice in fast.choices[:-1]} == {DENSE}
-    assert any("but the whole network is fastest when unchanged" in choice.why for choice in fast.choices)
+    assert {choice.chosen for choice in choices_of(fast)[:-1]} == {DENSE}
+    assert any("but the whole network is fastest when unchanged" in choice.why for choice in choices_of(fast))
     assert not any(isinstance(each, SparseLayer) for each in fast.modules())
 
 
@@ -266,7 +274,7 @@ def test_a_network_that_is_fastest_unchanged_is_returned_without_a_wrapper(monke
     assert type(fast) is nn.Sequential
     assert fast is not model
     assert isinstance(fast.choices, AccelerationChoices)
-    assert fast.choices[-1].chosen == UNCHANGED
+    assert choices_of(fast)[-1].chosen == UNCHANGED
 
 
 def test_channels_last_has_the_same_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +285,7 @@ def test_channels_last_has_the_same_outputs(monkeypatch: pytest.MonkeyPatch) -> 
     )
     model = prune(build("vgg19", width=0.1), 0.5)
     fast = accelerate(model, torch.randn(1, 3, 32, 32), repetitions=1)
-    assert fast.choices[-1].chosen == CHANNELS_LAST
+    assert choices_of(fast)[-1].chosen == CHANNELS_LAST
     for batch in (1, 4):
         x = torch.randn(batch, 3, 32, 32)
         torch.testing.assert_close(fast(x), model(x), rtol=1e-3, atol=1e-4)

@@ -56,7 +56,7 @@ def test_layers_that_do_more_than_multiply_are_left_unchanged() -> None:
     torch.testing.assert_close(fast(large), model(large))
     assert any(isinstance(module, Clamped) for module in fast.modules())
     hooked = prune(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 8)), 0.95)
-    hooked[0].register_forward_hook(lambda module, inputs, output: output.clamp(-10, 10))
+    hooked.get_submodule("0").register_forward_hook(lambda module, inputs, output: output.clamp(-10, 10))
     torch.testing.assert_close(fast_and_same(hooked, torch.randn(2, 64))(large), hooked(large))
 
 
@@ -137,6 +137,25 @@ def test_a_pickled_network_has_the_same_outputs(monkeypatch: pytest.MonkeyPatch)
     )
     fast, x = accelerate(Tied(), torch.ones(1, 32), repetitions=1), torch.randn(3, 32)
     assert torch.equal(pickle.loads(pickle.dumps(fast))(x), fast(x))
+
+
+class Volumes(nn.Module):
+    """Has convolutions of volumes and of images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.volume, self.norm, self.image = nn.Conv3d(2, 8, 3, padding=1), nn.BatchNorm3d(8), nn.Conv2d(8, 4, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.image(self.norm(self.volume(x)).relu().mean(2))
+
+
+def test_convolutions_of_volumes(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = prune(Volumes(), 0.9), torch.randn(2, 2, 4, 6, 6)
+    assert not isinstance(fast_and_same(model, x), Volumes)
+    monkeypatch.setattr(acceleration_choices, "fastest_or_first", lambda times: CHANNELS_LAST)
+    fast = accelerate(nn.Sequential(nn.Conv3d(2, 8, 3)), x, repetitions=1)
+    assert fast.network.get_parameter("0.weight").is_contiguous(memory_format=torch.channels_last_3d)  # type: ignore[union-attr]
 
 
 def test_at_least_one_repetition() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError, deserialize
 from torch import Tensor
 
 from .file_index import SparseFileError, TensorEntry, parse_index
@@ -18,6 +20,9 @@ ALWAYS_ALLOWED_BYTES = 1 << 26
 """or this many bytes if that is more,"""
 MAX_BYTES = 1 << 34
 """but never more than this."""
+MAX_HEADER_BYTES = 100_000_000
+"""The longest header that safetensors accepts."""
+NOT_SAFETENSORS = "it is not a safetensors file, or it is damaged ({})"
 
 
 def load(path: Path | str, *, max_bytes: int | None = None) -> dict[str, Tensor]:
@@ -33,10 +38,11 @@ def load(path: Path | str, *, max_bytes: int | None = None) -> dict[str, Tensor]
     path = Path(path)
     if path.is_dir():
         raise SparseFileError(f"{path} is a folder: pass the path of a file in it")
-    size = path.stat().st_size
-    limit = min(max(ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * size), MAX_BYTES) if max_bytes is None else max_bytes
     try:
-        index, data = _read(path)
+        with path.open("rb") as file:  # opened only once, because another process may replace it
+            index, data = _read(file)
+            size = file.tell()
+        limit = min(max(ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * size), MAX_BYTES) if max_bytes is None else max_bytes
         entries = parse_index(raw_bytes(index))
         _check_sizes(entries, len(data), limit)
         return _decode(entries, data)
@@ -44,28 +50,51 @@ def load(path: Path | str, *, max_bytes: int | None = None) -> dict[str, Tensor]
         raise SparseFileError(f"{path} cannot be loaded: {error}") from error
 
 
-def _read(path: Path) -> tuple[Tensor, Tensor]:
+def _read(file: BinaryIO) -> tuple[Tensor, Tensor]:
     """Return the index and the data of a sparse file whose checksum is right."""
+    metadata = _read_metadata(file)
+    if metadata.get("format") != FORMAT:
+        raise SparseFileError("it is not a sparse file; read plain files with safetensors.torch.load_file")
+    if metadata.get("version") != VERSION:
+        raise SparseFileError(
+            f"it has version {metadata.get('version')!r} of the format, and this version of flipout reads "
+            f"{VERSION!r}; use the version of flipout that wrote it"
+        )
+    file.seek(0)
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != FORMAT:
-                raise SparseFileError("it is not a sparse file; read plain files with safetensors.torch.load_file")
-            if metadata.get("version") != VERSION:
-                raise SparseFileError(
-                    f"it has version {metadata.get('version')!r} of the format, and this version of flipout reads "
-                    f"{VERSION!r}; use the version of flipout that wrote it"
-                )
-            if sorted(file.keys()) != ["data", "index"]:
-                raise SparseFileError("it does not contain exactly an index and data")
-            index, data = (file.get_tensor(name).clone() for name in ("index", "data"))
+        parts = dict(deserialize(file.read()))  # type: ignore[no-untyped-call]
     except SafetensorError as error:
-        raise SparseFileError(f"it is not a safetensors file, or it is damaged ({error})") from error
-    if any(part.dtype != torch.uint8 or part.ndim != 1 for part in (index, data)):
+        raise SparseFileError(NOT_SAFETENSORS.format(error)) from error
+    if sorted(parts) != ["data", "index"]:
+        raise SparseFileError("it does not contain exactly an index and data")
+    if any(part["dtype"] != "U8" or len(part["shape"]) != 1 for part in parts.values()):
         raise SparseFileError("its index and data are not bytes")
+    index, data = (_as_tensor(parts[name]["data"]) for name in ("index", "data"))
     if checksum(index, data) != metadata.get("sha256"):
         raise SparseFileError("it is damaged: its checksum does not match its contents")
     return index, data
+
+
+def _read_metadata(file: BinaryIO) -> dict[str, Any]:
+    """Return the metadata from the header, so that a file of another format is refused before it is read as a whole.
+
+    The header is checked only as much as this needs; safetensors checks all of it.
+    """
+    length = int.from_bytes(file.read(8), "little")
+    if length > MAX_HEADER_BYTES:
+        raise SparseFileError(NOT_SAFETENSORS.format("its header is too long"))
+    try:
+        header = json.loads(file.read(length))
+    except (ValueError, RecursionError) as error:
+        raise SparseFileError(NOT_SAFETENSORS.format(f"its header is invalid: {error}")) from error
+    metadata = header.get("__metadata__", {}) if isinstance(header, dict) else None
+    if not isinstance(metadata, dict):
+        raise SparseFileError(NOT_SAFETENSORS.format("its header has no valid metadata"))
+    return metadata
+
+
+def _as_tensor(stored: bytes | bytearray) -> Tensor:
+    return torch.frombuffer(bytearray(stored), dtype=torch.uint8) if stored else torch.empty(0, dtype=torch.uint8)
 
 
 def _check_sizes(entries: list[TensorEntry], stored: int, limit: int) -> None:

@@ -12,6 +12,7 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor, nn
 
 from ...atomic_files import replacing
+from ...graph.unsupported_models import quantized_entry
 from ...layers import unwrapped
 from .file_index import DTYPE_NAMES
 from .file_layout import FORMAT, VERSION, as_byte_tensor, as_words, checksum
@@ -26,6 +27,8 @@ def save(model: nn.Module | Mapping[str, Tensor], path: Path | str) -> None:
     tensors are stored once. An existing file is replaced atomically.
     """
     state = unwrapped(model).state_dict() if isinstance(model, nn.Module) else model
+    if (name := quantized_entry(state)) is not None:
+        raise TypeError(f"{name} is quantized, and a sparse file holds only plain tensors: export before quantizing")
     seen: dict[tuple[object, ...], int] = {}
     entries: list[list[object]] = []
     parts: list[Tensor] = []

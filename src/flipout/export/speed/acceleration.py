@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ...graph.comparison import describe_difference
-from ...graph.example_inputs import Example, as_example, batch_size, evaluation_copy, inputs_like
+from ...graph.example_inputs import Example, as_example, batch_size, inputs_like
+from ...graph.model_copies import evaluation_copy, independent_copy
 from ...graph.tracing_errors import first_line
 from ..compaction import compact_copy
 from ..model_attributes import attach_attributes
@@ -30,6 +30,8 @@ UNCHANGED, COMPACTED, FOLDED, CHANNELS_LAST, SPARSE_LAYERS = (
     "compacted, norms folded, sparse layers",
 )
 WHOLE_NETWORK = "the whole network"
+CHANNELS_LAST_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+"""The channels-last format of images and of volumes, by the number of axes."""
 
 
 class AcceleratedModel(nn.Module):
@@ -90,7 +92,7 @@ def accelerate(model: nn.Module, example_input: Example, *, repetitions: int = 1
         sparse, choices = folded, AccelerationChoices()
         notes.append(f"sparse layers could not be tried ({first_line(error)})")
     variants = {UNCHANGED: original, COMPACTED: compacted, FOLDED: folded}
-    variants[CHANNELS_LAST] = copy.deepcopy(folded).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    variants[CHANNELS_LAST] = _weights_channels_last(independent_copy(folded))
     if any(choice.chosen != DENSE for choice in choices):
         variants[SPARSE_LAYERS] = sparse
     return _fastest_variant(variants, choices, example, repetitions, tuple(notes))
@@ -139,5 +141,13 @@ def _overruled(choice: AccelerationChoice, whole: str) -> AccelerationChoice:
     return replace(choice, chosen=DENSE, why=why)
 
 
+def _weights_channels_last(network: nn.Module) -> nn.Module:
+    """Convert the tensors of a network to torch's channels-last memory format; return the network."""
+    for tensor in (*network.parameters(), *network.buffers()):
+        tensor.data = _to_channels_last(tensor.data)
+    return network
+
+
 def _to_channels_last(tensor: Tensor) -> Tensor:
-    return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
+    memory_format = CHANNELS_LAST_FORMATS.get(tensor.ndim)
+    return tensor if memory_format is None else tensor.contiguous(memory_format=memory_format)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from ...graph.comparison import describe_difference
+from ...graph.model_copies import independent_copy
 from ...graph.tracing import has_hooks
 from .acceleration_choices import AccelerationChoice, AccelerationChoices, choose_form
 from .interleaved_timing import rotated, summarize_times, time_call
@@ -28,7 +28,7 @@ def with_sparse_layers(
     network: nn.Module, example: tuple[Tensor, ...], repetitions: int
 ) -> tuple[nn.Module, AccelerationChoices]:
     """Return a copy of the network in which each very sparse layer has its fastest form, and the choices."""
-    sparse, choices = copy.deepcopy(network), AccelerationChoices()
+    sparse, choices = independent_copy(network), AccelerationChoices()
     trials = {name: LayerTrial(layer) for name, layer in sparse.named_modules() if name and _is_worth_trying(layer)}
     for name, trial in trials.items():
         sparse.set_submodule(name, trial)

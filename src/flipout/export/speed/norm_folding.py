@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from ...graph.model_copies import without_printed_errors
 from ...graph.tracing import has_hooks, trace
 from ...graph.tracing_errors import UnsupportedNetworkError
 
@@ -35,7 +36,7 @@ def fold_norms(model: nn.Module, example: tuple[Tensor, ...]) -> nn.Module:
             folded.graph.erase_node(node)
     folded.delete_all_unused_submodules()
     folded.recompile()
-    return folded.eval()
+    return without_printed_errors(folded.eval())
 
 
 def _fused(layer: nn.Module, norm: nn.Module) -> nn.Module | None:

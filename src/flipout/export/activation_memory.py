@@ -1,4 +1,4 @@
-"""The costs of a forward pass: multiply-adds, and memory for activations."""
+"""Measure the memory that the activations of a forward pass take."""
 
 from __future__ import annotations
 
@@ -7,41 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
-
-
-@torch.no_grad()
-def multiply_adds(network: nn.Module, inputs: tuple[Tensor, ...]) -> int:
-    """Return the multiply-adds of all matrix products and convolutions of a forward pass, zeros included."""
-    with FlopCounterMode(display=False) as counter:
-        network(*inputs)
-    return int(counter.get_total_flops()) // 2
-
-
-@torch.no_grad()
-def zero_multiply_adds(network: nn.Module, inputs: tuple[Tensor, ...]) -> int:
-    """Return the multiply-adds of a forward pass that use a zero weight of a Linear or convolution layer."""
-    total = 0
-
-    def count(layer: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
-        nonlocal total
-        weight: Any = layer.weight
-        # Each weight is used once per output position, or per input position in a transposed convolution.
-        positioned = given[0] if isinstance(layer, _ConvTransposeNd) else out
-        channels = positioned.shape[-1] if isinstance(layer, nn.Linear) else positioned.shape[-weight.ndim + 1]
-        total += (weight.numel() - int(weight.count_nonzero())) * (positioned.numel() // max(1, channels))
-
-    layers = [layer for layer in network.modules() if isinstance(layer, (nn.Linear, _ConvNd))]
-    handles = [layer.register_forward_hook(count) for layer in layers]
-    try:
-        network(*inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return total
 
 
 class _MemoryCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
