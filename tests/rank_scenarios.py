@@ -123,7 +123,7 @@ SCENARIOS: list[Callable[[int], None]] = [
 
 
 def main(rank: int, folder: Path) -> None:
-    store = torch.distributed.FileStore(str(folder / "store"), 2)
+    store = torch.distributed.FileStore(str(folder / "store"), 2)  # type: ignore[attr-defined]
     torch.distributed.init_process_group("gloo", rank=rank, world_size=2, store=store, timeout=timedelta(seconds=60))
     messages: dict[str, Any] = {}
     for scenario in SCENARIOS:

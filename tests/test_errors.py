@@ -98,7 +98,7 @@ def test_criteria_that_cannot_be() -> None:
     for nonsense in (torch.abs, "magnitude"):
         with pytest.raises(ValueError, match="has no readable signature; wrap it"):
             build(nonsense)
-    with pytest.raises(ValueError, match="asks for nothing"):
+    with pytest.raises(ValueError, match="takes no statistics"):
         build(lambda: torch.ones(3))
     with pytest.raises(ValueError, match=r"scores of shape \(16,\) for 0\.weight of shape \(16, 12\)"):
         build(lambda weight: weight.abs().sum(1))

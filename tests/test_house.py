@@ -18,7 +18,7 @@ BELOW = {
     "random_numbers": set(),
     "selection": set(),
     "statistics": {"numerics", "random_numbers"},
-    "graph": {"layers", "numerics", "statistics"},
+    "graph": {"layers", "numerics", "runtime", "statistics"},
     "runtime": {"criteria", "layers", "numerics", "random_numbers", "statistics", "warnings"},
 }
 """What each room of the core may import."""

@@ -27,7 +27,7 @@ def _fingerprint(tensor: Tensor) -> Tensor:
     whole = len(content) // 8 * 8
     total = torch.zeros((), dtype=torch.int64, device=flat.device)
     # Integer sums wrap around, in any order alike.
-    for number, block in enumerate(content[:whole].view(torch.int64).split(BLOCK)):
+    for number, block in enumerate(torch.split(content[:whole].view(torch.int64), BLOCK)):
         total += (block * _factors(flat.device)[: len(block)]).sum() * (2 * number + 1)
     rest = content[whole:].long()
     return total + (rest * _factors(flat.device)[BLOCK : BLOCK + len(rest)]).sum() + len(content)
