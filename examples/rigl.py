@@ -40,14 +40,11 @@ class RigL(flipout.Pruner):
     def select(self, keep: int) -> flipout.Selection:
         if not self.events:
             return super().select(keep)  # before the first step: down to the sparsity
-        progress = len(self.events) / len(self.plan())
+        progress = (len(self.events) - 1) / (len(self.plan()) - 1)
         count = round(keep * self.share * (1 + math.cos(math.pi * progress)) / 2)
-        count = min(count, self.prunable - keep)
-        kept = [layer.mask for layer in self.layers]
-        return flipout.Selection(
-            prune=smallest(lambda i: self.score(self.layers[i]), kept, count),
-            grow=smallest(self._indifference, [~mask for mask in kept], count),
-        )
+        count = min(count, self.prunable - keep, keep - sum(self.floors))
+        pruned = super().select(keep - count).prune  # the smallest weights, under the floors
+        return flipout.Selection(pruned, grow=smallest(self._indifference, [~m for m in self.masks.values()], count))
 
     def _indifference(self, i: int) -> Tensor:
         return -self.value(self.layers[i], "full_grad").abs()

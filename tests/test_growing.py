@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import flipout
-from tests.helpers import assert_masked, batches, cross_entropy, mlp, sgd, train
+from tests.helpers import assert_masked, batches, cross_entropy, make, mlp, sgd, train
 
 SPEC = importlib.util.spec_from_file_location("rigl", Path(__file__).parent.parent / "examples" / "rigl.py")
 assert SPEC is not None
@@ -210,3 +211,54 @@ def test_a_wrong_selection_is_refused_and_changes_nothing(wrong: str, message: s
         train(model, optimizer, 4, skip=2)
     assert all(torch.equal(masks[name], mask) for name, mask in pruner.masks.items())
     assert len(pruner.events) == 1
+
+
+def test_the_floors_hold_while_weights_grow() -> None:
+    model = mlp()
+    optimizer = sgd(model)
+    pruner = RigL(model, optimizer, sparsity=0.7, steps=60, updates=20, floor=0.15)
+
+    def check() -> None:
+        for layer, floor in zip(pruner.layers, pruner.floors, strict=True):
+            assert layer.kept >= floor > 0
+
+    train(model, optimizer, 60, after=check)
+
+
+def test_rprop_starts_a_grown_weight_at_its_learning_rate() -> None:
+    model = mlp()
+    optimizer = torch.optim.Rprop(model.parameters(), lr=0.01)
+    pruner = RigL(model, optimizer, sparsity=0.5, steps=40, updates=8)
+    pruned_before = [~layer.mask for layer in pruner.layers]
+    grown = 0
+
+    def check() -> None:
+        nonlocal grown
+        for layer, pruned in zip(pruner.layers, pruned_before, strict=True):
+            fresh = pruned & layer.mask
+            grown += int(fresh.sum())
+            assert (optimizer.state[layer.weight]["step_size"][fresh] == 0.01).all()
+            pruned.copy_(~layer.mask)
+
+    train(model, optimizer, 40, after=check)
+    assert grown
+
+
+@pytest.mark.parametrize("method", ["snip", "deep-r"])
+def test_attaching_to_loaded_weights_and_moments_loses_nothing(method: str) -> None:
+    """A pruner that prunes at step 0 is attached after the model and the optimizer were loaded: the usual order."""
+    model = mlp()
+    optimizer = sgd(model)
+    pruner = make(method, model, optimizer)
+    train(model, optimizer, 15)
+    saved = copy.deepcopy([model.state_dict(), optimizer.state_dict(), pruner.state_dict()])
+    train(model, optimizer, 40, skip=15)
+
+    other = mlp(seed=1)
+    other_optimizer = sgd(other)
+    other.load_state_dict(saved[0])
+    other_optimizer.load_state_dict(saved[1])
+    make(method, other, other_optimizer).load_state_dict(saved[2])
+    train(other, other_optimizer, 40, skip=15)
+    for one, two in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(one, two)

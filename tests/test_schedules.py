@@ -6,10 +6,10 @@ from decimal import ROUND_HALF_EVEN, Decimal
 from itertools import pairwise
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from flipout import Cubic, Geometric, OneShot
+from flipout import Constant, Cubic, Geometric, OneShot
 from flipout.schedules import AtThreshold, Never, nonzero
 
 SPARSITIES = st.decimals(min_value=0, max_value=Decimal("0.9999"), places=4).map(float)
@@ -144,3 +144,12 @@ def test_a_schedule_that_cannot_be_names_the_fix(make: object, message: str) -> 
     assert callable(make)
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@given(st.integers(1, 10**6), st.floats(0, 0.9999), st.integers(1, 50))
+@example(50, 0.95, 4)
+@example(250, 0.99, 4)
+def test_a_constant_schedule_is_constant(prunable: int, sparsity: float, prunings: int) -> None:
+    plan = Constant(sparsity, 1000, prunings=prunings).plan(prunable)
+    assert plan[0].step == 0
+    assert {pruning.nonzero for pruning in plan} == {nonzero(prunable, sparsity)}

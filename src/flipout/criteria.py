@@ -39,18 +39,20 @@ def with_statistics(**statistics: Callable[..., Any]) -> Callable[[Function], Fu
 
 def is_elementwise(criterion: Criterion) -> bool:
     """Whether a criterion is declared elementwise."""
-    return bool(getattr(_function(criterion), "elementwise", False))
+    return bool(_declared(criterion, "elementwise", False))
 
 
 def statistics_of(criterion: Criterion) -> Mapping[str, Any]:
     """The statistics that a criterion brings along."""
-    return getattr(_function(criterion), "statistics", {})
+    statistics: Mapping[str, Any] = _declared(criterion, "statistics", {})
+    return statistics
 
 
-def _function(criterion: Criterion) -> Criterion:
-    while isinstance(criterion, partial):
+def _declared(criterion: Criterion, name: str, default: Any) -> Any:
+    """What is declared for a criterion, or for the function inside of its `partial`."""
+    while not hasattr(criterion, name) and isinstance(criterion, partial):
         criterion = criterion.func
-    return criterion
+    return getattr(criterion, name, default)
 
 
 @elementwise

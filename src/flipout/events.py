@@ -30,8 +30,9 @@ class Selection:
         """The number of weights that come back."""
         return count_marked(self.grow)
 
-    def check(self, method: str, layers: Sequence[Layer], keep: int) -> None:
-        """Refuse a selection that does not leave exactly `keep` weights, before anything is changed."""
+    def check(self, method: str, layers: Sequence[Layer], keep: int, floors: Sequence[int]) -> None:
+        """Refuse a selection that does not leave exactly `keep` weights and the floor of each layer, before anything is
+        changed."""
         for number, layer in enumerate(layers):
             misplaced = self.prune[number] > layer.mask
             if self.grow:
@@ -41,9 +42,15 @@ class Selection:
                     f"{method}.select() marks weights of {layer.name} that it cannot change: `prune` must mark kept "
                     "weights, and `grow` pruned ones"
                 )
-        left = sum(layer.kept for layer in layers) - count_marked(self.prune) + self.grown
-        if left != keep:
-            raise ValueError(f"{method}.select() leaves {left:,} weights, but {keep:,} are due")
+        left = [
+            layer.kept - count_marked([self.prune[number]]) + (count_marked([self.grow[number]]) if self.grow else 0)
+            for number, layer in enumerate(layers)
+        ]
+        if sum(left) != keep:
+            raise ValueError(f"{method}.select() leaves {sum(left):,} weights, but {keep:,} are due")
+        for layer, kept, floor in zip(layers, left, floors, strict=True):
+            if kept < floor:
+                raise ValueError(f"{method}.select() leaves {kept:,} weights of {layer.name}; its floor is {floor:,}")
 
 
 class Event(NamedTuple):

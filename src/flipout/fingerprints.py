@@ -20,7 +20,7 @@ def fingerprints(tensors: Iterable[Tensor]) -> list[int]:
 
 
 def _fingerprint(tensor: Tensor) -> Tensor:
-    flat = tensor.detach().reshape(-1)
+    flat = tensor.detach().contiguous().reshape(-1)
     if flat.storage_offset() or flat.is_conj() or flat.is_neg():
         flat = flat.resolve_conj().resolve_neg().clone()  # eight bytes at a time need a start at a multiple of eight
     content = flat.view(torch.uint8)

@@ -329,7 +329,7 @@ class Pruner:
         keep = self.keep(pruning)
         selection = self.select(keep)
         if type(self).select is not Pruner.select:  # ours is exact by construction
-            selection.check(type(self).__name__, self.layers, keep)
+            selection.check(type(self).__name__, self.layers, keep, self.floors)
         check_ranks(self, selection)
         self.apply(selection)
         self.record(selection)
@@ -400,7 +400,7 @@ class Pruner:
     def _prune_at_once(self) -> None:
         """Carry out the prunings of step 0."""
         at_once = bool(self._plan) and self._plan[0].step == 0
-        self._before = WeightsBefore(self.layers if at_once else ())
+        self._before = WeightsBefore(self.layers if at_once else (), self.optimizer)
         try:
             self._prune_due()
         except BaseException:  # the constructor fails, so the weights are restored
@@ -439,10 +439,15 @@ class Pruner:
     def _track(self, own: Mapping[str, StatisticMaker]) -> None:
         known: dict[str, StatisticMaker] = {**STATISTICS, **statistics_of(self.criterion), **own}
         self._asked = requested(self.criterion, known)
+        if unknown := [key for key in self.tracks if key not in known]:
+            known_names = ", ".join(known)
+            raise ValueError(f"{type(self).__name__} tracks {', '.join(unknown)}; the statistics are {known_names}")
         self.tracked = {key: known[key] for key in dict.fromkeys([*self._asked, *self.tracks])}
         for layer in self.layers:
             place = Place(layer.number, self.seed)
             layer.statistics = {key: make(layer.weight.detach(), place) for key, make in self.tracked.items()}
+            for key, statistic in layer.statistics.items():
+                statistic.check_shapes(key, layer.weight)
         looking = ((layer, [s for s in layer.statistics.values() if _looks(s)]) for layer in self.layers)
         self._looking = [(layer, statistics) for layer, statistics in looking if statistics]
 

@@ -155,6 +155,10 @@ class Constant(Schedule):
     def moments(self) -> list[int]:
         return [0, *super().moments()]
 
+    def plan(self, prunable: int) -> list[Pruning]:
+        kept = nonzero(prunable, self.sparsity)
+        return [Pruning(step, 1 - kept / prunable, kept) for step in self.moments()]
+
 
 @dataclass(frozen=True)
 class Never(Schedule):

@@ -84,11 +84,10 @@ def test_a_class_without_a_declaration_has_a_record() -> None:
 
 
 def test_argument_texts_stop_at_the_end_of_the_section() -> None:
-    assert argument_texts(Halving) == {
-        "model": "the network.",
-        "kind": "what to do, in two lines.",
-        "times": "how often.",
-    }
+    texts = argument_texts(Halving)
+    assert texts["kind"] == "what to do, in two lines."
+    assert texts["times"] == "how often."
+    assert texts["seed"].startswith("the seed of the statistic")  # of the base
     assert argument_texts(int) == {}
 
 
@@ -128,9 +127,38 @@ def test_installed_packages_add_methods(monkeypatch: pytest.MonkeyPatch) -> None
     methods.add(Method("own", flipout.Random, "Own", "about", "#000000"))
     assert methods["own"].title == "Own"
     assert groups == []  # nothing is imported for a method that is known
-    with pytest.warns(UserWarning, match="the method 'broken' of an installed package cannot be imported.*no module"):
+    with pytest.warns(UserWarning, match="the method 'broken' of an installed package cannot be used: no module"):
         assert methods["halving"].cls is Halving
     assert list(methods) == ["own", "halving"]
     assert groups == ["flipout.methods"]
     with pytest.raises(KeyError):
         methods["another"]
+
+
+class MyHoyer(flipout.HoyerSquare):
+    """Hoyer-Square with something more.
+
+    Args:
+        more: how much more.
+    """
+
+    def __init__(self, net: nn.Module, opt: torch.optim.Optimizer, *, more: float = 1.0, **options: Any) -> None:
+        super().__init__(net, opt, **options)
+
+
+def test_a_subclass_keeps_what_its_base_takes_and_needs() -> None:
+    record = flipout.METHODS.record_of(MyHoyer, "mine:MyHoyer")
+    assert record.needs == flipout.METHODS["hoyer-square"].needs
+    assert list(record.options) == ["more", "lambda_", "threshold"]
+    assert record.options["lambda_"].about == "weight of the penalty in the loss."
+    assert not record.needs_sparsity
+    assert "steps" in record.parameters
+    assert "noise" in record.common
+
+
+def test_a_cell_that_is_run_again_replaces_its_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "METHODS", methods := Registry())
+    for _ in range(2):
+        again = type("Again", (Halving,), {"__module__": "notebook"})
+        registry.register("again", title="Again", about="again")(again)
+    assert methods._records["again"].cls is again

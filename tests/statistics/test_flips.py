@@ -87,6 +87,8 @@ def test_compiled_scores_are_the_same_bit_for_bit(shape: tuple[int, int], seed: 
     generator = torch.Generator().manual_seed(seed)
     weight = torch.randn(shape, generator=generator)
     low, high = (torch.randint(256, shape, generator=generator, dtype=torch.uint8) for _ in range(2))
-    score = _score_kernel(flip_saliency, (("weight", Weight.reader, 0), ("flips", Flips.reader, 2)), (("p", repr(p)),))
+    score = _score_kernel(
+        flip_saliency, (("weight", Weight.reader, 0), ("flips", Flips.reader, 2)), (("p", "float", repr(p)),)
+    )
     fast = compiled(score)(weight, low, high)
     assert torch.equal(fast, flip_saliency(weight, count_of(low, high), p=p))

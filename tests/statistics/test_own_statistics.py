@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import flipout
-from flipout.statistics import Place
+from flipout.statistics import Place, Weight
 from tests.helpers import assert_masked, batches, cross_entropy, mlp, sgd, train
 
 
@@ -142,3 +144,103 @@ def test_a_statistic_passed_to_the_pruner_wins() -> None:
     options: dict[str, Any] = {"criterion": fallen, "schedule": flipout.Geometric(0.9, 30)}
     pruner = flipout.Pruner(model, sgd(model), statistics={"largest": Ones}, **options)
     assert all(bool((value == 1).all()) for value in pruner.statistics["largest"].values())
+
+
+class Inverse(Weight):
+    """Overrides the value of a statistic that has a reader."""
+
+    def value(self, weight: Tensor, step: int) -> Tensor:
+        return 1 / (weight.abs() + 1e-6)
+
+
+class Late(Largest):
+    """Overrides the update of a statistic that has a kernel."""
+
+    def after(self, weight: Tensor, alive: Tensor) -> None:
+        self.state["largest"].fill_(7)
+
+
+def test_an_override_is_not_replaced_by_an_inherited_fused_form() -> None:
+    assert Inverse.reader is None
+    assert Late.kernel is None
+    assert Late.reader is not None
+    masks = []
+    for compile in (True, False):  # noqa: A001
+        model = mlp()
+        optimizer = sgd(model)
+        pruner = flipout.Pruner(
+            model,
+            optimizer,
+            criterion=flipout.criteria.magnitude,
+            schedule=flipout.Geometric(0.5, 10),
+            statistics={"weight": Inverse},
+            compile=compile,
+        )
+        train(model, optimizer, 10)
+        masks.append(pruner.masks)
+    assert all(torch.equal(masks[0][name], masks[1][name]) for name in masks[0])
+
+
+@flipout.criteria.elementwise
+def rounded(weight: Tensor, *, digits: int = 3) -> Tensor:
+    return torch.round(weight.abs(), decimals=digits)
+
+
+def test_whole_numbers_stay_whole_in_a_compiled_criterion() -> None:
+    fast, slow = (trained(compile, rounded) for compile in (True, False))  # noqa: A001
+    assert all(torch.equal(fast.masks[name], mask) for name, mask in slow.masks.items())
+
+
+def test_a_criterion_that_holds_a_pruner_does_not_keep_it_alive() -> None:
+    class Mine(flipout.Pruner):
+        def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+            super().__init__(
+                model, optimizer, criterion=self.saliency, schedule=flipout.Geometric(0.5, 10), compile=True
+            )
+
+        @flipout.criteria.elementwise
+        def saliency(self, weight: Tensor) -> Tensor:
+            return weight.abs()
+
+    model = mlp()
+    optimizer = sgd(model)
+    pruner = Mine(model, optimizer)
+    train(model, optimizer, 10)
+    reference = weakref.ref(pruner)
+    pruner.remove()
+    del pruner, optimizer
+    gc.collect()
+    assert reference() is None
+
+
+class Scalar(flipout.Statistic):
+    """A kernel whose state does not have the weight's shape."""
+
+    def __init__(self, weight: Tensor, place: Place) -> None:
+        super().__init__(weight, place)
+        self.state["count"] = torch.zeros(())
+
+    @staticmethod
+    def kernel(weight: Tensor, mask: Tensor, count: Tensor) -> None:
+        count.add_(1)
+
+
+def test_a_kernel_needs_state_of_the_weights_shape() -> None:
+    model = mlp()
+    with pytest.raises(TypeError, match="'scalar' declares a kernel or a reader, but its state count does not have"):
+        flipout.Pruner(
+            model,
+            sgd(model),
+            criterion=lambda weight, scalar: weight.abs(),
+            schedule=flipout.Geometric(0.5, 10),
+            statistics={"scalar": Scalar},
+        )
+
+
+def test_a_statistic_that_nobody_knows() -> None:
+    class Wrong(flipout.Pruner):
+        tracks = ("fullgrad",)
+
+    model = mlp()
+    with pytest.raises(ValueError, match="Wrong tracks fullgrad; the statistics are weight, grad, full_grad"):
+        Wrong(model, sgd(model), criterion=flipout.criteria.magnitude, schedule=flipout.Geometric(0.5, 10))

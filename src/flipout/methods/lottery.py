@@ -88,7 +88,8 @@ class Lottery(Pruner):
             tensor.copy_(self._early[name])
         for parameter in self.model.parameters():
             self.optimizer.state.pop(parameter, None)
-        super().settle()
+        for layer in self.layers:
+            layer.zero()
 
     def settings(self) -> dict[str, Any]:
         return super().settings() | {"rewind_to": self.rewind_to}

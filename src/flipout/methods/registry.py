@@ -19,7 +19,7 @@ import inspect
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -80,23 +80,18 @@ class Method:
         return self.cls(*args, **kwargs)
 
     @cached_property
+    def _constructor(self) -> tuple[dict[str, inspect.Parameter], frozenset[str]]:
+        return read_constructor(self.cls)
+
+    @property
     def parameters(self) -> dict[str, inspect.Parameter]:
         """The parameters of the constructor, with resolved annotations, but for `**options`."""
-        hints = get_type_hints(self.cls.__init__, include_extras=True)
-        signature = inspect.signature(self.cls.__init__).parameters
-        named = {name: p for name, p in signature.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
-        return {name: p.replace(annotation=hints.get(name, Any)) for name, p in named.items()}
+        return self._constructor[0]
 
-    @cached_property
+    @property
     def common(self) -> frozenset[str]:
         """The options of every pruner that this method passes on: `scope`, `floor`, `noise` and so on."""
-        hints = get_type_hints(self.cls.__init__, include_extras=True)
-        passed_on: set[str] = set()
-        for name, parameter in inspect.signature(self.cls.__init__).parameters.items():
-            if parameter.kind is parameter.VAR_KEYWORD:
-                unpacked = get_args(hints.get(name))  # of Unpack[SomeOptions]; anything else passes on everything
-                passed_on |= set(get_type_hints(unpacked[0])) if unpacked else PRUNER_OPTIONS
-        return frozenset(passed_on | (PRUNER_OPTIONS & self.parameters.keys()))
+        return self._constructor[1]
 
     @cached_property
     def options(self) -> dict[str, Option]:
@@ -123,9 +118,46 @@ class Method:
 PRUNER_OPTIONS = frozenset(inspect.signature(Pruner.__init__).parameters) - GIVEN - {"criterion", "statistics"}
 
 
+def read_constructor(cls: type[Pruner]) -> tuple[dict[str, inspect.Parameter], frozenset[str]]:
+    """The parameters of a constructor, and the options of every pruner that it passes on.
+
+    `**options` with a declared type, `Unpack[SomeOptions]`, passes on these. Any other `**options` passes on what the
+    constructor of the base class takes.
+    """
+    parameters: dict[str, inspect.Parameter] = {}
+    passed_on: set[str] = set()
+    for base in cls.__mro__:
+        if "__init__" not in vars(base):
+            continue
+        if base is Pruner:
+            passed_on |= PRUNER_OPTIONS
+            break
+        constructor = vars(base)["__init__"]
+        hints, signature = get_type_hints(constructor, include_extras=True), inspect.signature(constructor).parameters
+        first = list(signature)[:3]  # self, model, optimizer, by any name
+        for name, parameter in signature.items():
+            if name not in first and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+                parameters.setdefault(name, parameter.replace(annotation=hints.get(name, Any)))
+        rest = next((name for name, p in signature.items() if p.kind is p.VAR_KEYWORD), None)
+        if rest is None:
+            break
+        if unpacked := get_args(hints.get(rest)):
+            passed_on |= set(get_type_hints(unpacked[0]))
+            break
+    return parameters, frozenset(passed_on | (PRUNER_OPTIONS & parameters.keys()))
+
+
 def argument_texts(cls: type) -> dict[str, str]:
-    """The one-line texts of the `Args:` section of a class's docstring, by argument."""
-    _, _, section = (inspect.getdoc(cls) or "").partition("\nArgs:\n")
+    """The texts of the `Args:` sections in the docstrings of a class and its bases, by argument."""
+    texts: dict[str, str] = {}
+    for base in cls.__mro__:
+        for name, text in _own_texts(inspect.cleandoc(base.__doc__ or "")).items():
+            texts.setdefault(name, text)
+    return texts
+
+
+def _own_texts(docstring: str) -> dict[str, str]:
+    _, _, section = docstring.partition("\nArgs:\n")
     found: dict[str, str] = {}
     for line in section.splitlines():
         if match := re.match(r"    (\w+): (.*)", line):
@@ -147,7 +179,8 @@ class Registry(Mapping[str, Method]):
 
     def add(self, record: Method) -> None:
         """Add a record. A name that is taken by another class is an error."""
-        if (known := self._records.get(record.name)) is not None and known.cls is not record.cls:
+        known = self._records.get(record.name)
+        if known is not None and _full_name(known.cls) != _full_name(record.cls):  # a cell that is run again is fine
             raise ValueError(
                 f"the method name {record.name!r} is taken by {known.cls.__qualname__}; choose another name"
             )
@@ -155,12 +188,13 @@ class Registry(Mapping[str, Method]):
 
     def record_of(self, cls: type[Pruner], name: str) -> Method:
         """The record of a class: the declared one, or one made from its name and docstring."""
-        declared = next((record for record in self._records.values() if record.cls is cls), None)
-        if declared is not None:
-            return Method(name, cls, declared.title, declared.about, declared.colour, declared.needs)
+        declared = {record.cls: record for record in self._records.values()}
+        if cls in declared:
+            return replace(declared[cls], name=name)
         about = (inspect.getdoc(cls) or "").partition("\n")[0].rstrip(".") if cls.__doc__ else ""
         digest = hashlib.sha256(name.encode()).digest()
-        return Method(name, cls, cls.__name__, about, PALETTE[digest[0] % len(PALETTE)])
+        needs = next((declared[base].needs for base in cls.__mro__ if base in declared), LoopNeeds())
+        return Method(name, cls, cls.__name__, about, PALETTE[digest[0] % len(PALETTE)], needs)
 
     def __getitem__(self, name: str) -> Method:
         if name not in self._records:
@@ -182,13 +216,19 @@ class Registry(Mapping[str, Method]):
         for point in entry_points(group=ENTRY_POINTS):
             try:
                 cls = point.load()  # which registers it too if it is decorated
+                if not (isinstance(cls, type) and issubclass(cls, Pruner)):
+                    raise TypeError(f"{cls!r} is not a subclass of flipout.Pruner")
+                record = self.record_of(cls, point.name)
+                _ = record.parameters  # whose annotations must resolve
+                self.add(record)
             except Exception as error:  # of any kind: one broken package must not take the other methods away
                 warnings.warn(
-                    f"the method {point.name!r} of an installed package cannot be imported: {error}", stacklevel=3
+                    f"the method {point.name!r} of an installed package cannot be used: {error}", stacklevel=3
                 )
-                continue
-            if point.name not in self._records:
-                self.add(self.record_of(cls, point.name))
+
+
+def _full_name(cls: type) -> tuple[str, str]:
+    return cls.__module__, cls.__qualname__
 
 
 METHODS = Registry()

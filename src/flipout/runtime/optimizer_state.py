@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from ..numerics import masked
 
+INITIAL = {"step_size": "lr", "sum": "initial_accumulator_value"}
+"""State that does not start at 0, and the option of the parameter group that it starts at: Rprop's, Adagrad's."""
+
+
+def states_of(optimizer: torch.optim.Optimizer, weight: Tensor) -> Iterator[Tensor]:
+    """The floating-point tensors of the weight's shape in the state of an optimizer."""
+    return (state for _, state in _named_states(optimizer, weight))
+
 
 def clear_state(optimizer: torch.optim.Optimizer, weight: Tensor, keep: Tensor) -> None:
-    """Zero the optimizer's state of a weight where `keep`, a tensor of bytes, is 0.
+    """Reset the optimizer's state of a weight where `keep`, a tensor of bytes, is 0.
 
-    Every tensor of the weight's shape counts: SGD's momentum, both moments of Adam, RMSprop's averages. A pruned
-    weight leaves nothing behind, and one that grows back starts like a new one.
+    Every floating-point tensor of the weight's shape counts: SGD's momentum, both moments of Adam, RMSprop's averages.
+    A pruned weight leaves nothing behind, and one that grows back starts like a new one.
     """
-    for value in optimizer.state.get(weight, {}).values():
-        if isinstance(value, Tensor) and value.ndim and value.shape == weight.shape:
-            value.copy_(masked(value, keep) if value.is_floating_point() else value * keep)
+    for name, state in _named_states(optimizer, weight):
+        state.copy_(masked(state, keep))
+        if name in INITIAL and (start := _group_of(optimizer, weight).get(INITIAL[name], 0)):
+            state.masked_fill_(keep == 0, float(start))
+
+
+def _named_states(optimizer: torch.optim.Optimizer, weight: Tensor) -> Iterator[tuple[str, Tensor]]:
+    for name, state in optimizer.state.get(weight, {}).items():
+        if isinstance(state, Tensor) and state.ndim and state.shape == weight.shape and state.is_floating_point():
+            yield name, state
+
+
+def _group_of(optimizer: torch.optim.Optimizer, weight: Tensor) -> dict[str, Any]:
+    return next(group for group in optimizer.param_groups if any(one is weight for one in group["params"]))

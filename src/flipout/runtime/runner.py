@@ -9,7 +9,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from numbers import Real
+from numbers import Integral, Real
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -64,7 +65,7 @@ class Runner:
             return
         kernel, statistics = self._settling_of(layer)
         if statistics:
-            rows = self._rows_of(layer)
+            rows = self._rows_of(layer, _contiguous(statistics))
             tensors = [rows.like(tensor) for statistic in statistics for tensor in statistic.state.values()]
             self._run(kernel, rows, rows.weight, rows.mask, *tensors)
         elif not layer.dense:
@@ -94,7 +95,7 @@ class Runner:
         fusable = self.compiled and is_elementwise(criterion) and len(readers) == len(names) and settings is not None
         if not fusable or not layer.weight.numel():
             return criterion(**values())
-        rows = self._rows_of(layer)
+        rows = self._rows_of(layer, _contiguous(statistics))
         run = compiled(_score_kernel(function, readers, settings or ()), *rows.kind)
         states = [rows.like(tensor) for statistic in statistics for tensor in statistic.state.values()]
         scores: Tensor = run(rows.weight, *states)
@@ -151,7 +152,7 @@ def _settle_kernel(kernels: tuple[tuple[Kernel, int], ...]) -> Callable[..., Non
 def _score_kernel(
     criterion: Callable[..., Tensor],
     readers: tuple[tuple[str, Reader, int], ...],
-    settings: tuple[tuple[str, str], ...],
+    settings: tuple[tuple[str, str, str], ...],
 ) -> Callable[..., Tensor]:
     """One function that reads statistics from their states and scores them.
 
@@ -164,21 +165,33 @@ def _score_kernel(
         for name, reader, count in readers:
             values[name] = reader(weight, *states[first : first + count])
             first += count
-        for name, text in settings:
-            values[name] = float(text)
+        for name, kind, text in settings:
+            values[name] = int(text) if kind == "int" else float(text)
         return criterion(**values)
 
     return score
 
 
-def _split(criterion: Callable[..., Tensor]) -> tuple[Callable[..., Tensor], tuple[tuple[str, str], ...] | None]:
-    """A criterion's bare function, and its settings as text; None if one of them is not a number."""
+def _contiguous(statistics: Sequence[Statistic]) -> bool:
+    return all(tensor.is_contiguous() for statistic in statistics for tensor in statistic.state.values())
+
+
+def _split(criterion: Callable[..., Tensor]) -> tuple[Callable[..., Tensor], tuple[tuple[str, str, str], ...] | None]:
+    """A criterion's bare function, and its settings with their types as text; None if it cannot be fused.
+
+    Fused functions are kept for the whole process. So only functions of a module are fused, which live as long, and
+    not closures or bound methods, which hold on to a pruner or to tensors.
+    """
     parameters = inspect.signature(criterion).parameters.values()
     settings = {p.name: p.default for p in parameters if p.default is not p.empty}
     while isinstance(criterion, partial):
         if criterion.args:
             return criterion, None
         criterion = criterion.func
-    if not all(isinstance(value, Real) for value in settings.values()):
+    lasting = isinstance(criterion, FunctionType) and "<locals>" not in criterion.__qualname__
+    if not lasting or any(isinstance(value, bool) or not isinstance(value, Real) for value in settings.values()):
         return criterion, None
-    return criterion, tuple((name, repr(float(value))) for name, value in settings.items())
+    return criterion, tuple(
+        (name, "int", repr(int(value))) if isinstance(value, Integral) else (name, "float", repr(float(value)))
+        for name, value in settings.items()
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FunctionType
 from typing import ClassVar, Literal
 
 from torch import Tensor
@@ -39,7 +40,17 @@ class Statistic:
     The mask is a tensor of bytes, and every state tensor has the weight's shape. If declared, `after` is not called."""
 
     reader: ClassVar[Reader | None] = None
-    """A fused form of `value`: `reader(weight, *state)` returns the value, element by element."""
+    """A fused form of `value`: `reader(weight, *state)` returns the value, element by element. It may return floats for
+    integers. Every state tensor must have the weight's shape."""
+
+    def __init_subclass__(cls) -> None:
+        """A subclass that overrides `after` or `value` does not inherit their fused forms, which do something else."""
+        for form, name in (("kernel", "after"), ("reader", "value")):
+            if form in vars(cls):
+                function = vars(cls)[form]
+                setattr(cls, form, staticmethod(function) if isinstance(function, FunctionType) else function)
+            elif name in vars(cls):
+                setattr(cls, form, None)
 
     def __init__(self, weight: Tensor, place: Place) -> None:
         self.place = place
@@ -50,6 +61,15 @@ class Statistic:
 
         The weights that the constructor gets may be replaced before training starts, by those of a checkpoint.
         """
+
+    def check_shapes(self, name: str, weight: Tensor) -> None:
+        """Refuse state that a declared kernel or reader cannot work with."""
+        odd = [part for part, tensor in self.state.items() if tensor.shape != weight.shape]
+        if odd and (self.kernel is not None or self.reader is not None):
+            raise TypeError(
+                f"the statistic {name!r} declares a kernel or a reader, but its state {', '.join(odd)} does not have "
+                "the shape of the weight; override after() and value() instead"
+            )
 
     def before(self, weight: Tensor, grad: Tensor | None) -> None:
         """Called before each optimizer step. The gradient is unscaled and has no noise; do not change it."""

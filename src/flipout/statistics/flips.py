@@ -15,6 +15,8 @@ LIMIT = 16_383
 class Flips(Statistic):
     """The number of optimizer steps that changed the weight's sign, of -1, 0 and 1 (Eq. 1b); frozen where pruned.
 
+    A weight that grows back starts at 0, so its first step counts as a flip.
+
     Two bytes hold a count of up to `LIMIT` and the sign before the current step: `low` is the lower byte of the count,
     `high` has `sgn(theta) + 1` in its upper two bits and the rest of the count below.
     """
