@@ -118,11 +118,12 @@ class Branching(nn.Module):
         return out if x.sum() > 0 else -out
 
 
-def test_what_could_not_be_measured_is_noted() -> None:
+def test_what_could_not_be_measured_is_noted(capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("onnxruntime")
     measured_card = card(Branching(), torch.randn(1, 4), repetitions=1, batches=(1,))
     assert {each.runtime for each in measured_card.latencies} == {"PyTorch"}
     assert "not timed in onnxruntime: Branching cannot be written as ONNX" in str(measured_card)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_dead_network_is_noted(measured: ModelCard) -> None:

@@ -1,8 +1,9 @@
 """Export of pruned networks: compaction, sparse files, ONNX and torch.export files, acceleration, and a model card."""
 
-from ..graph.live_paths import EffectiveWeights, effective_weights
+from ..graph.live_paths import EffectiveWeights
 from .card_measurement import card
 from .compaction import compact
+from .effective_sparsity import effective_weights
 from .formats.onnx_file import to_onnx
 from .formats.pt2_file import to_pt2
 from .model_card import ModelCard

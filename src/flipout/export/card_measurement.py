@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from ..graph.example_inputs import Example, as_example, inputs_like
 from ..graph.live_paths import count_effective
 from ..graph.model_copies import evaluation_copy
-from ..graph.prunable_weights import prunable_weights
 from ..graph.tracing_errors import first_line
 from ..layers import unwrapped
 from .activation_memory import peak_activation_bytes
 from .compaction import compact_copy
+from .effective_sparsity import weights_to_count
 from .file_sizes import dense_file_bytes, sparse_file_bytes
 from .formats.onnx_file import to_onnx
 from .formats.onnx_runtime import open_session, session_inputs
@@ -56,7 +56,7 @@ def card(
     dense = evaluation_copy(model).cpu().requires_grad_(False)
     compacted, notes = compact_copy(dense, example, fixed_size=False)
     # Pruners are attached to the weights of the network itself, not to those of the copy.
-    weights, one = count_effective(dense, example, prunable_weights(model)), inputs_like(example, 1)
+    weights, one = count_effective(dense, example, weights_to_count(model)), inputs_like(example, 1)
     _check_batches(dense, example, batches)
     operations, operations_compacted = count_multiply_adds(dense, one), count_multiply_adds(compacted, one)
     with_onnx = onnx and all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime"))

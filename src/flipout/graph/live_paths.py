@@ -22,8 +22,8 @@ from .tracing_errors import UnsupportedNetworkError
 class EffectiveWeights:
     """Counts of the weights that can be pruned: all of them, those that are not zero, and the effective ones.
 
-    The weights of Linear and convolution modules count, those that an attached pruner prunes, and the matrices of every
-    other class of modules in which one has exact zeros, such as an `LSTM` that was pruned with `include=`.
+    The weights of Linear and convolution modules count, and the matrices of every other class of modules in which one
+    has exact zeros, such as an `LSTM` that was pruned with `include=`.
 
     A nonzero weight is effective if its input channel depends on the input of the network, and the output of the
     network depends on its output channel.

@@ -1,8 +1,8 @@
-"""Find the weights of a network that count as prunable, whether or not a pruner is attached to it."""
+"""Find the weights of a network that count as prunable."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +11,6 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils.parametrize import ParametrizationList
 
 from ..layers import plain_name, unwrapped
-from ..runtime.attachments import mask_of
 
 
 @dataclass(frozen=True)
@@ -29,11 +28,11 @@ class PrunableWeight:
 
 
 @torch.no_grad()
-def prunable_weights(model: nn.Module) -> list[PrunableWeight]:
+def prunable_weights(model: nn.Module, is_pruned: Callable[[Tensor], bool] = lambda _: False) -> list[PrunableWeight]:
     """Return the weights of a network that count as prunable, each once, in the order of `named_parameters()`.
 
     These are the weights of Linear and convolution modules, unless they are tied to a parameter of another module; the
-    weights that an attached pruner prunes; and all matrices of each other class of modules, such as `LSTM` or
+    weights for which `is_pruned` is true; and all matrices of each other class of modules, such as `LSTM` or
     `Embedding`, if one of them has exact zeros. All-zero tensors and padding rows of embeddings do not count as pruned.
     """
     uses: dict[int, list[_Use]] = {}
@@ -44,7 +43,7 @@ def prunable_weights(model: nn.Module) -> list[PrunableWeight]:
         PrunableWeight(tuple(plain_name(use.name) for use in tied), tied[0].tensor)
         for tied in uses.values()
         if _belongs_to_layers(tied)
-        or mask_of(tied[0].tensor) is not None
+        or is_pruned(tied[0].tensor)
         or any(use.tensor.ndim > 1 and type(use.module) in pruned_classes for use in tied)
     ]
 

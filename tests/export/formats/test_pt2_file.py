@@ -42,10 +42,11 @@ class Branching(nn.Module):
         return x if x.sum() > 0 else -x
 
 
-def test_a_network_that_cannot_be_exported_is_an_error(tmp_path: Path) -> None:
+def test_a_network_that_cannot_be_exported_is_an_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match="Branching cannot be exported: "):
         to_pt2(Branching(), tmp_path / "net.pt2", torch.randn(1, 3))
     assert not list(tmp_path.iterdir())
+    assert capfd.readouterr() == ("", "")
 
 
 def test_different_outputs_are_an_error_and_no_file_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +14,7 @@ from ...graph.model_copies import evaluation_copy
 from ...graph.tracing_errors import first_line
 from .dynamic_batch import dynamic_batch_axes
 from .onnx_runtime import MISSING_PACKAGE, open_session, run_session
+from .quiet_exporter import silenced
 from .verification import verify_outputs
 
 
@@ -47,7 +44,7 @@ def _export(network: nn.Module, example: tuple[Tensor, ...]) -> Any:
             __import__(package)
         except ImportError as error:
             raise ImportError(MISSING_PACKAGE.format(package)) from error
-    with _silenced():
+    with silenced():
         try:
             return torch.onnx.export(
                 network,
@@ -60,17 +57,3 @@ def _export(network: nn.Module, example: tuple[Tensor, ...]) -> Any:
         except Exception as error:  # the exporter's errors have no other common base
             reason = first_line(cause if isinstance(cause := error.__cause__, Exception) else error)
             raise ValueError(f"{type(network).__name__} cannot be written as ONNX: {reason}") from error
-
-
-@contextmanager
-def _silenced() -> Iterator[None]:
-    """Silence the exporter, which logs optional packages and warns about its own code."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from ...graph.example_inputs import Example, as_example, inputs_like
 from ...graph.model_copies import evaluation_copy
 from ...graph.tracing_errors import first_line
 from .dynamic_batch import dynamic_batch_axes
+from .quiet_exporter import silenced
 from .verification import verify_outputs
 
 
@@ -35,8 +35,7 @@ def to_pt2(model: nn.Module, path: Path | str, example_input: Example) -> float:
     if path.suffix != ".pt2":
         raise ValueError(f"{path} does not end in .pt2, which torch.export requires: name it {path}.pt2")
     example, network = tuple(each.cpu() for each in as_example(example_input)), evaluation_copy(model).cpu()
-    with warnings.catch_warnings(), replacing(path) as temporary:
-        warnings.simplefilter("ignore")  # torch's exporter warns about its own code
+    with silenced(), replacing(path) as temporary:
         written = io.BytesIO()  # given a path, torch would store the file name in the file
         torch.export.save(_export(network, inputs_like(example, 2)), written)
         temporary.write_bytes(written.getvalue())
