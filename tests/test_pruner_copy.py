@@ -101,6 +101,13 @@ def test_by_itself_it_is_refused_with_the_way_out(attempt: Any) -> None:
         attempt(pruner)
 
 
+def test_a_module_that_holds_its_pruner_is_refused_with_the_reason() -> None:
+    model = mlp()
+    model.pruner = flipout.FlipOut(model, sgd(model), sparsity=0.9, steps=20)  # type: ignore[assignment]
+    with pytest.raises(TypeError, match="If the pruner is an attribute of a module that is copied, keep it elsewhere"):
+        copy.deepcopy(model)
+
+
 def test_the_copy_of_a_model_alone_is_the_copy_of_a_model() -> None:
     model = mlp()
     optimizer = sgd(model)

@@ -17,7 +17,8 @@ ATTACHMENT = ("_hooks", "_farewell")
 REFUSAL = (
     "a pruner cannot be pickled or copied by itself, because its hooks belong to its optimizer and its masks to the "
     "parameters of its model. Save pruner.state_dict(), and load it into a new pruner of the copied model and "
-    "optimizer. Or copy all three together: copy.deepcopy((model, optimizer, pruner))"
+    "optimizer. Or copy all three together: copy.deepcopy((model, optimizer, pruner)). If the pruner is an attribute "
+    "of a module that is copied, keep it elsewhere"
 )
 
 PrunerType = TypeVar("PrunerType", bound="Pruner")

@@ -49,6 +49,8 @@ WRAPPERS = {
     "accelerate.optimizer": (ACCELERATE, "AcceleratedOptimizer"),
     "lightning.pytorch.core.optimizer": (LIGHTNING, "LightningOptimizer"),
     "pytorch_lightning.core.optimizer": (LIGHTNING, "LightningOptimizer"),
+    "lightning.fabric.wrappers": (LIGHTNING.replace("LightningOptimizer", "_FabricOptimizer"), "_FabricOptimizer"),
+    "lightning_fabric.wrappers": (LIGHTNING.replace("LightningOptimizer", "_FabricOptimizer"), "_FabricOptimizer"),
     "elsewhere.optimizer": (ACCELERATE, "AcceleratedOptimizer"),
 }
 

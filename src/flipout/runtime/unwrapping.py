@@ -12,6 +12,8 @@ SAFE_WRAPPERS = (
     ("accelerate", "AcceleratedOptimizer"),
     ("lightning", "LightningOptimizer"),
     ("pytorch_lightning", "LightningOptimizer"),
+    ("lightning", "_FabricOptimizer"),
+    ("lightning_fabric", "_FabricOptimizer"),
 )
 """Package and class of wrappers that only decide when to call `step()` of the optimizer inside. They change no weights
 themselves, so hooks on the inner optimizer see everything."""
