@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import requests
 import torch
 from PIL import Image
 
@@ -72,9 +73,9 @@ def test_a_damaged_file_is_rejected_by_its_checksum(small_mnist: idx_files.IdxDa
 )
 def test_offline_the_error_names_the_file_and_its_path(name: str, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(*_: object, **__: object) -> None:
-        raise downloads.requests.ConnectionError("no network")
+        raise requests.ConnectionError("no network")
 
-    monkeypatch.setattr(downloads.requests, "get", offline)
+    monkeypatch.setattr(requests, "get", offline)
     expected = Path(os.environ["FLIPOUT_DATA"]) / file
     with pytest.raises(
         LabError, match=rf"{expected} does not exist.*[\s\S]*no network[\s\S]*put it at exactly that path"
