@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from flipout.lab import LabError, load, make_settings, train
 from flipout.lab.data import Data
 from flipout.lab.data.batches import prepare
+from flipout.lab.data.data_types import Arrays
 
 NAME = f"{__name__}:returned"
 RETURNED: list[Callable[[], Any]] = []
@@ -22,14 +22,14 @@ def returned() -> Any:
     return RETURNED[-1]()
 
 
-def good() -> list[Tensor]:
+def good() -> Arrays:
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(10, 1, 4, 4, generator=generator)
-    return [images[:6], torch.tensor([0, 1] * 3), images[6:], torch.tensor([0, 1] * 2)]
+    return images[:6], torch.tensor([0, 1] * 3), images[6:], torch.tensor([0, 1] * 2)
 
 
-def changed(number: int, value: Any) -> tuple[Any, ...]:
-    values: list[Any] = good()
+def changed(number: int, value: Any) -> Any:
+    values: list[Any] = [*good()]
     values[number] = value
     return tuple(values)
 
@@ -41,7 +41,7 @@ def load_returned(value: Any) -> Data:
 
 REFUSED = {
     "a dict": ({"images": 1}, r"must return four tensors: .* it returns dict"),
-    "three values": (tuple(good()[:3]), r"must return four tensors: .* it returns 3 values"),
+    "three values": (good()[:3], r"must return four tensors: .* it returns 3 values"),
     "an array": (changed(1, np.array([0, 1] * 3)), r"one of them is of type ndarray: convert it with torch\.as_tensor"),
     "float labels": (
         changed(1, torch.tensor([0.0, 1] * 3)),
@@ -95,7 +95,7 @@ def test_refused_by_name(case: str) -> None:
 def test_accepted() -> None:
     for kind in (torch.uint8, torch.int32, torch.int64, torch.bool):
         assert load_returned(changed(1, torch.tensor([0, 1] * 3).to(kind))).train_labels.dtype == torch.int64
-    assert load_returned(good()).classes == 2  # a list is as good as a tuple
+    assert load_returned([*good()]).classes == 2  # a list is as good as a tuple
     assert load_returned(changed(1, torch.tensor([2, 7] * 3))).classes == 8
     assert load_returned(changed(3, torch.tensor([2, 7] * 2))).classes == 8
     assert load_returned(Data("own", *good(), classes=5, flip=True, crop=1)).classes == 5

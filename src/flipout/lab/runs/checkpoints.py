@@ -39,6 +39,11 @@ def load(folder: Path) -> dict[str, Any] | None:
     return None
 
 
+def sizes(folder: Path) -> list[int]:
+    """Return the size of every checkpoint in bytes."""
+    return [path.stat().st_size for path in _paths(folder)]
+
+
 def remove(folder: Path) -> None:
     """Remove all checkpoints."""
     for path in _paths(folder):

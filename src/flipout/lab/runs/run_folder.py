@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import uuid
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -76,9 +77,11 @@ def prepare_folder(folder: Path) -> None:
     """Create the folder, and check that it can be written to."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".probe"
+        # Of a unique name, because several processes may start in one folder. The name is that of a leftover file: if
+        # this process is killed here, the next one removes the probe.
+        probe = folder / f".probe.{uuid.uuid4().hex}.part"
         probe.write_bytes(b"x" * 4096)
-        probe.unlink()
+        probe.unlink(missing_ok=True)
     except OSError as error:
         raise LabError(f"{folder} cannot be written to ({error.strerror}); choose another --out") from error
 

@@ -68,6 +68,8 @@ def train(
     with locked(folder / LOCK, patience=patience):
         compare(folder, settings)
         if (folder / RESULT).exists():
+            if not (folder / MODEL).exists():
+                warnings.warn(_without_model(folder), stacklevel=2)
             return read_json(folder / RESULT)
         remove_leftovers(folder)
         remove_leftovers(folder / CHECKPOINTS)
@@ -242,15 +244,25 @@ class Run:
     def _check_disk(self) -> None:
         """Refuse to start where checkpoints will not fit.
 
-        A checkpoint holds the weights, up to two moments of each, masks and statistics. There are up to three.
+        A checkpoint holds the weights, up to two moments of each, masks and statistics. There are up to three. Those
+        that a resumed run already has will be replaced, and show how large one is.
         """
         weights = sum(tensor.numel() * tensor.element_size() for tensor in self.model.state_dict().values())
         needed, free = 12 * weights + (1 << 20), shutil.disk_usage(self.folder).free
+        if existing := checkpoints.sizes(self.folder / CHECKPOINTS):
+            needed = max(0, (checkpoints.KEPT + 1) * max(existing) - sum(existing))
         if free < needed:
             raise LabError(
                 f"the disk of {self.folder} has {free >> 20:,} MiB left, and checkpoints of {self.settings.model} may "
-                f"take {needed >> 20:,} MiB: free some space, or choose another --out"
+                f"take {needed >> 20:,} MiB{' more' if existing else ''}: free some space, or choose another --out"
             )
+
+
+def _without_model(folder: Path) -> str:
+    return (
+        f"the run in {folder} is finished, but its {MODEL} was deleted: restore the file, or delete "
+        f"{folder / RESULT} and run the same command again to train the network again"
+    )
 
 
 def build_model(settings: Settings, loaded: data.Data) -> nn.Module:
@@ -298,6 +310,8 @@ def load_run(folder: Path | str) -> nn.Module:
     folder = Path(folder)
     settings = read_settings(folder)
     if not (folder / MODEL).exists():
+        if (folder / RESULT).exists():
+            raise LabError(_without_model(folder))
         raise LabError(f"{folder} has no {MODEL}: the run is not finished; run the same command again to resume it")
     model = build(settings.model, *network_shape(folder), settings.width)
     load_weights(model, folder / MODEL)
