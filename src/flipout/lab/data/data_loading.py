@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import LabError, unknown
+from ..files import is_folder
 from ..plugins import find_function
 from .data_catalogue import DATA
 from .data_checks import check_arrays, count_classes
@@ -28,7 +29,7 @@ def load(name: str, image_size: int | None = None) -> Data:
         if image_size is not None and not info.resizable:
             raise LabError(f"--image-size applies to photographs only; the images of {name} have a fixed size")
         return Data(name, *info.read(data_home(), image_size), info.classes, info.flip, info.crop)
-    if Path(name).is_dir():
+    if is_folder(name):
         side = image_size or 224
         arrays = read_image_folder(Path(name), side)
         classes = count_classes(name, arrays[1], arrays[3])

@@ -20,7 +20,7 @@ import flipout
 from .. import data
 from ..data.batches import Images, augment, prepare
 from ..errors import DivergedError, LabError
-from ..files import read_json, remove_leftovers, write_bytes, write_json
+from ..files import remove_leftovers, write_bytes, write_json
 from ..models import build
 from . import checkpoints
 from .interruption import stop_signals
@@ -37,10 +37,11 @@ from .run_folder import (
     locked,
     network_shape,
     prepare_folder,
+    read_result,
     read_settings,
     write_config,
 )
-from .settings import Settings
+from .settings import Settings, validated
 from .trackers import Tracker
 from .weight_files import load_weights, model_bytes
 
@@ -70,7 +71,7 @@ def train(
         if (folder / RESULT).exists():
             if not (folder / MODEL).exists():
                 warnings.warn(_without_model(folder), stacklevel=2)
-            return read_json(folder / RESULT)
+            return read_result(folder)
         remove_leftovers(folder)
         remove_leftovers(folder / CHECKPOINTS)
         run = Run(settings, folder, view or Quiet(), trackers)
@@ -105,7 +106,7 @@ class Run:
         self.step, self.loss_sum, self.seconds = 0, torch.zeros((), device=self.device), 0.0
         self.metrics: list[dict[str, Any]] = []
         if (state := checkpoints.load(folder / CHECKPOINTS)) is not None:
-            self._load(state)
+            self._resume(state)
 
     def train(self) -> dict[str, Any]:
         """Train to the end and write the result."""
@@ -206,6 +207,7 @@ class Run:
 
     def _save(self) -> None:
         state = {
+            "settings": self.settings.as_dict(),
             "step": self.step,
             "loss_sum": self.loss_sum.clone(),
             "seconds": self.seconds,
@@ -219,6 +221,18 @@ class Run:
             "cuda_random": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
         }
         checkpoints.save(self.folder / CHECKPOINTS, self.step, state)
+
+    def _resume(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint. One of other settings is an error: `config.json` may have been deleted."""
+        advice = f"delete {self.folder / CHECKPOINTS} to start the run again, or choose another --out"
+        stored = state.get("settings")  # a checkpoint of an older version has none
+        if stored is not None and validated(stored, stored=True).non_defaults() != self.settings.non_defaults():
+            raise LabError(f"the checkpoints in {self.folder} are of a run with other settings; {advice}")
+        try:
+            self._load(state)
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            raise LabError(f"the checkpoints in {self.folder} do not fit this run ({reason}); {advice}") from error
 
     def _load(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
@@ -286,7 +300,7 @@ def choose_device(settings: Settings) -> torch.device:
     """Return the device of a run; one that is not available is an error."""
     try:
         device = torch.device(settings.device)
-        torch.zeros(1, device=device)
+        float(torch.zeros(1, device=device))  # the device "meta" has no values
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise LabError(f"--device {settings.device} is not available here: {reason}") from error

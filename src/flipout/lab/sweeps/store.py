@@ -70,7 +70,13 @@ class RemoteStore(Store):
         return bool(self.files.exists(f"{self.path}/{path}"))
 
     def read(self, path: str) -> dict[str, Any]:
-        return dict(json.loads(self.files.cat_file(f"{self.path}/{path}")))
+        try:
+            content = json.loads(self.files.cat_file(f"{self.path}/{path}"))
+        except (ValueError, RecursionError) as error:
+            raise LabError(f"{self.url}/{path} cannot be read: {error}") from error
+        if not isinstance(content, dict):
+            raise LabError(f"{self.url}/{path} is damaged: it must contain a JSON object")
+        return content
 
     def write(self, path: str, content: Mapping[str, Any]) -> None:
         self.files.makedirs(f"{self.path}/{path}".rpartition("/")[0], exist_ok=True)
