@@ -30,7 +30,9 @@ from ..lab.sweeps.sweep_view import SweepView, describe_run, summary_table
 from .application import app, command_line, console, errors
 
 Out = Annotated[str | None, typer.Option(help="folder or URL of the runs (default: a folder below runs/)")]
-Jobs = Annotated[int | None, typer.Option("-j", "--jobs", min=1, max=MOST_THREADS, help="runs at a time (default: one per core)")]
+Jobs = Annotated[
+    int | None, typer.Option("-j", "--jobs", min=1, max=MOST_THREADS, help="runs at a time (default: one per core)")
+]
 Threads = Annotated[
     int | None, typer.Option(min=1, max=MOST_THREADS, help="threads per run (default: an equal share of the cores)")
 ]

@@ -15,7 +15,6 @@ from ..schedules import Geometric, Pruning
 from .options import Options
 from .registry import LoopNeeds, register
 
-
 MOST_ROUNDS = 10_000
 """Each round computes the gradient of all batches, and the plan lists every round."""
 

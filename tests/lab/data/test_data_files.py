@@ -238,3 +238,14 @@ def test_an_incomplete_imagenette_is_rejected(monkeypatch: pytest.MonkeyPatch) -
     assert len(load(str(where), image_size=8).train_labels) == 6
     monkeypatch.setattr(imagenette, "COMPLETE", (6, 6))
     assert load("imagenette-160").shape == (3, 128, 128)
+
+
+@pytest.mark.parametrize(
+    "limit", [100, 200]
+)  # more than twice the limit is an error of Pillow, more than once a warning
+def test_a_decompression_bomb_is_named(limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photographs(tmp_path, size=(8, 8))
+    Image.new("RGB", (18, 14)).save(tmp_path / "val" / "dog" / "bomb.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
+    with pytest.raises(LabError, match=rf"dog/bomb\.png has more than {limit} pixels .*scale it down or remove it"):
+        load(str(tmp_path), image_size=8)

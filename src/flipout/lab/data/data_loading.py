@@ -26,8 +26,8 @@ def load(name: str, image_size: int | None = None) -> Data:
     """
     if name in DATA:
         info = DATA[name]
-        if image_size is not None and not info.resizable:
-            raise LabError(f"--image-size applies to photographs only; the images of {name} have a fixed size")
+        if image_size is not None:
+            check_image_size(name)
         return Data(name, *info.read(data_home(), image_size), info.classes, info.flip, info.crop)
     if is_folder(name):
         side = image_size or 224
@@ -37,6 +37,12 @@ def load(name: str, image_size: int | None = None) -> Data:
     if ":" in name:
         return _load_from_function(name)
     raise unknown("data set", name, [*DATA, "a folder", "module:function"])
+
+
+def check_image_size(name: str) -> None:
+    """Raise an error if the images of a data set of the catalogue cannot be scaled."""
+    if not DATA[name].resizable:
+        raise LabError(f"--image-size applies to photographs only; the images of {name} have a fixed size")
 
 
 def _load_from_function(name: str) -> Data:

@@ -122,7 +122,7 @@ class ResumingDownloader:
 
 @contextmanager
 def _bar(url: str, have: int, total: int) -> Iterator[Any]:
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn()
     with Progress(*columns) as progress:
         task = progress.add_task(url.rsplit("/", 1)[-1], total=total or None, completed=have)
         yield lambda n: progress.update(task, advance=n)

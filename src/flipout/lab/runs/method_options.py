@@ -150,7 +150,11 @@ def _loop_options(record: Method) -> list[MethodOption]:
         options.append(MethodOption("batches", AtLeastOne, record.needs.batches, about, own=True))
     if share := record.needs.further_epochs:
         about = "epochs after the pruning, as a share of --epochs"
-        options.append(MethodOption("fine_tune", Annotated[float, Field(ge=0, le=1000)], share, about, own=True, default_text=f"{share:.3g}"))
+        options.append(
+            MethodOption(
+                "fine_tune", Annotated[float, Field(ge=0, le=1000)], share, about, own=True, default_text=f"{share:.3g}"
+            )
+        )
     return options
 
 

@@ -1,4 +1,4 @@
-"""Check the options of a method before its run starts, so that a grid with an invalid run is refused when it is read."""
+"""Check the options of a method before its run starts: a grid with an invalid run is refused when it is read."""
 
 from __future__ import annotations
 

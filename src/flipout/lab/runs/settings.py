@@ -82,7 +82,9 @@ class Settings(BaseModel):
     milestones: tuple[Annotated[int, Field(ge=0, le=LONGEST)], ...] = _setting(
         "Training", (150, 250), "epochs at which the learning rate decays, counted in --milestones-of epochs"
     )
-    milestones_of: int = _setting("Training", 350, "the milestones scale from this many epochs to --epochs", ge=1, le=LONGEST)
+    milestones_of: int = _setting(
+        "Training", 350, "the milestones scale from this many epochs to --epochs", ge=1, le=LONGEST
+    )
     decay: float = _setting("Training", 0.1, "factor for the learning rate at a milestone", gt=0, le=1)
     seed: int = _setting("Training", 0, "seed of everything random", ge=0, le=LARGEST_INT)
     device: str = _setting("Training", "cpu", "cpu, cuda, cuda:1 or mps")

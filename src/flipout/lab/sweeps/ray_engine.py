@@ -16,7 +16,6 @@ from ..runs.interruption import stop_signals
 from ..runs.training import StoppedError
 from .job import RETRIES, STOP_TIMEOUT, Engine, Job, JobUpdate, Listener, run_job
 
-
 CONNECT_TIMEOUT = 5.0
 """Seconds to wait for an answer from the head of a cluster."""
 
