@@ -41,14 +41,11 @@ def test_the_network_of_a_card(
 ) -> None:
     from dataclasses import replace
 
-    from flipout.cli import export_commands
-
     monkeypatch.chdir(tmp_path)
     assert flipout(monkeypatch, "train", "--epochs", "1", "--out", "run", "--width", "0.1", "--quiet") == 0
-    real = export_commands.replace
     monkeypatch.setattr(
-        export_commands, "replace", lambda card, network: real(card, network=network.replace("mlp", "m[/b]:smile:"))
+        "flipout.cli.export_commands.replace",
+        lambda card, network: replace(card, network=network.replace("mlp", "m[/b]:smile:")),
     )
-    assert replace is real
     assert flipout(monkeypatch, "card", "run", "--repetitions", "1", width=400) == 0
     assert "m[/b]:smile:" in capsys.readouterr().out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,10 @@ REFUSED = {
         "returns no training images; return four tensors",
     ),
     "too few classes": (Data("own", *good(), classes=1), "returns classes=1, but its largest label is 1"),
-    "one-hot in Data": (Data("own", *changed(1, torch.eye(2).repeat(3, 1)), classes=2), r"labels\.argmax\(1\)"),
+    "one-hot in Data": (
+        replace(Data("own", *good(), classes=2), train_labels=torch.eye(2).repeat(3, 1)),
+        r"labels\.argmax\(1\)",
+    ),
 }
 
 
