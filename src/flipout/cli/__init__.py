@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import warnings
 
@@ -27,6 +28,19 @@ __all__ = [
 ]
 
 
+EXPLAINED = {
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.EACCES: "check the permissions",
+    errno.EPERM: "check the permissions",
+    errno.EROFS: "choose a folder that can be written to",
+    errno.ENOSPC: "free some space and run the same command again",
+    errno.EDQUOT: "free some space and run the same command again",
+    errno.ENOTDIR: "a part of this path is a file, not a folder",
+    errno.EISDIR: "this is a folder, not a file",
+}
+"""Errors of the system that the user can fix, wherever they happen."""
+
+
 def process() -> None:
     """Run the command line as a process."""
     # The momentum of a pruned weight decays to a denormal number and stays one, which slows arithmetic down. This must
@@ -42,4 +56,10 @@ def main() -> None:
         app()
     except LabError as error:
         errors.print(f"error: {error}", soft_wrap=True, markup=False)
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in EXPLAINED:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        errors.print(f"error: {where}{error.strerror}; {EXPLAINED[error.errno]}", soft_wrap=True, markup=False)
         sys.exit(2)

@@ -11,8 +11,9 @@ import typer
 from rich.console import Console
 
 app = typer.Typer(help="Prune networks while they train, and measure the result.", no_args_is_help=True)
-console = Console(highlight=False)
-errors = Console(stderr=True, highlight=False)
+# Names of the user are printed as they are: no highlighting, and ":smile:" is not an emoji.
+console = Console(highlight=False, emoji=False)
+errors = Console(stderr=True, highlight=False, emoji=False)
 
 Folder = Annotated[Path, typer.Argument(help="folder of a run", metavar="RUN")]
 

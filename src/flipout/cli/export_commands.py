@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
+from rich.text import Text
 
 from ..export import card as measure_card
 from ..lab.runs.exporting import FORMATS, export_run, load_with_images
@@ -22,7 +23,7 @@ def export_(
     out: Annotated[Path, typer.Option(help="file to write; its suffix is added if it is missing")],
 ) -> None:
     """Export the network of a finished run, and check the file against the network."""
-    with console.status(f"exporting {escape(str(run))}"):
+    with console.status(Text(f"exporting {run}")):
         _, table = export_run(run, to, out)
     console.print(table)
 
@@ -36,12 +37,12 @@ def card(
 ) -> None:
     """Measure the network of a finished run: weights, bytes, multiply-adds and latency, before and after compaction."""
     model, images = load_with_images(run)
-    with errors.status(f"measuring {escape(str(run))}"):
+    with errors.status(Text(f"measuring {run}")):
         measured = replace(measure_card(model, images[:1], repetitions=repetitions), network=read_settings(run).model)
     if as_json or as_markdown:
         console.file.write(measured.json() if as_json else measured.markdown())
         return
-    for table in measured.rich_tables():
+    for table in replace(measured, network=escape(measured.network)).rich_tables():
         console.print(table)
     for remark in measured.remarks:
-        console.print(remark, soft_wrap=True)
+        console.print(remark, soft_wrap=True, markup=False)

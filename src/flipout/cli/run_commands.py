@@ -12,6 +12,7 @@ import typer
 from .. import UnfinishedWarning, lab
 from ..lab.data import DATA
 from ..lab.data.batches import prepare, validation_size
+from ..lab.data.data_loading import check_image_size
 from ..lab.errors import LabError
 from ..lab.runs import display
 from ..lab.runs.progress_view import view_for
@@ -69,6 +70,9 @@ def plan(settings: lab.Settings) -> None:
     if settings.data in DATA:
         info = DATA[settings.data]
         images, shape, classes = info.train, info.shape, info.classes
+        if settings.image_size is not None:
+            check_image_size(settings.data)
+            shape = (shape[0], settings.image_size, settings.image_size)
     else:
         loaded = lab.load(settings.data, settings.image_size)
         images, shape, classes = len(loaded.train_labels), loaded.shape, loaded.classes

@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from ..lab.errors import LabError
-from ..lab.files import write_bytes
+from ..lab.files import full_disk_explained, write_bytes
 from ..lab.paper.reproduction import ITEMS, SCALES, check_item, grids_of, reproduce_item
 from ..lab.paper.results_page import render_results_page
 from ..lab.reports import Records, collect, write_report
@@ -19,6 +19,7 @@ from ..lab.reports.labels import by_network
 from ..lab.reports.report_tables import accuracy_table
 from ..lab.reports.run_location import locate_runs
 from ..lab.reports.seed_statistics import seeds_line
+from ..lab.runs.settings import MOST_THREADS
 from ..lab.runs.training import StoppedError
 from ..lab.sweeps import Engine, Grid, SweepOutcome, open_store, read_grid
 from ..lab.sweeps import sweep as run_sweep
@@ -29,10 +30,14 @@ from ..lab.sweeps.sweep_view import SweepView, describe_run, summary_table
 from .application import app, command_line, console, errors
 
 Out = Annotated[str | None, typer.Option(help="folder or URL of the runs (default: a folder below runs/)")]
-Jobs = Annotated[int | None, typer.Option("-j", "--jobs", min=1, help="runs at a time (default: one per core)")]
-Threads = Annotated[int | None, typer.Option(min=1, help="threads per run (default: an equal share of the cores)")]
+Jobs = Annotated[
+    int | None, typer.Option("-j", "--jobs", min=1, max=MOST_THREADS, help="runs at a time (default: one per core)")
+]
+Threads = Annotated[
+    int | None, typer.Option(min=1, max=MOST_THREADS, help="threads per run (default: an equal share of the cores)")
+]
 Ray = Annotated[str | None, typer.Option(help="run on a Ray cluster: auto, or its address")]
-Gpus = Annotated[float, typer.Option(min=0, help="with --ray: GPUs per run; a fraction shares a GPU")]
+Gpus = Annotated[float, typer.Option(min=0, max=1024, help="with --ray: GPUs per run; a fraction shares a GPU")]
 Setting = Annotated[
     list[str] | None, typer.Option("--set", help="KEY=VALUE for every run, such as device=cuda; can be repeated")
 ]
@@ -181,8 +186,9 @@ def check_claims(
         raise LabError(f"--out {out} needs a file name that ends in .md")
     else:
         pictures = out.with_suffix("")
-        pictures.mkdir(parents=True, exist_ok=True)
-        text = render_results_page(records, command_line(), pictures)
+        with full_disk_explained(pictures):
+            pictures.mkdir(parents=True, exist_ok=True)
+            text = render_results_page(records, command_line(), pictures)
         write_bytes(out, text.encode())
         _print(f"written: {out}")
 

@@ -14,6 +14,7 @@ from ..pruner import Pruner
 from ..schedules import Geometric, Pruning
 from .options import InSteps, Options
 from .registry import LoopNeeds, register
+from .snip import MOST_ROUNDS
 
 
 @register(
@@ -56,8 +57,8 @@ class Lottery(Pruner):
         rewind_to: Annotated[int | None, InSteps] = 0,
         **options: Unpack[Options],
     ) -> None:
-        if rounds < 1:
-            raise ValueError(f"rounds is {rounds}; give at least 1")
+        if not 1 <= rounds <= MOST_ROUNDS:
+            raise ValueError(f"rounds is {rounds}; give at least 1 and at most {MOST_ROUNDS:,}")
         if steps <= rounds:
             raise ValueError(f"{steps} steps are too few for {rounds} rounds and training after the last; give more")
         schedule = Geometric(sparsity, steps, prunings=rounds, window=(0, rounds / (rounds + 1)))

@@ -15,6 +15,9 @@ from ..schedules import Geometric, Pruning
 from .options import Options
 from .registry import LoopNeeds, register
 
+MOST_ROUNDS = 10_000
+"""Each round computes the gradient of all batches, and the plan lists every round."""
+
 
 @register(
     "snip",
@@ -56,6 +59,8 @@ class SNIP(Pruner):
         rounds: int = 1,
         **options: Unpack[Options],
     ) -> None:
+        if not 1 <= rounds <= MOST_ROUNDS:
+            raise ValueError(f"rounds is {rounds}; give at least 1 and at most {MOST_ROUNDS:,}")
         with without_trace(model):  # an iterator may use torch's random state, and every round reads the batches
             self._batches = list(batches) if isinstance(batches, Iterator) else batches
         self._loss_fn = loss_fn

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import requests
 import torch
 from PIL import Image
 
@@ -33,13 +34,19 @@ def small_mnist(monkeypatch: pytest.MonkeyPatch) -> idx_files.IdxDataSet:
     rng = np.random.default_rng(0)
     where = Path(os.environ["FLIPOUT_DATA"]) / "mnist"
     where.mkdir(parents=True)
-    md5 = []
+    md5, content = list[str](), list[str]()
     for name in idx_files.NAMES:
         n = 20 if name.startswith("train") else 10
         array = rng.integers(0, 256, (n, 28, 28), np.uint8) if "images" in name else np.arange(n, dtype=np.uint8) % 10
         (where / name).write_bytes(idx_file(array))
         md5.append(hashlib.md5((where / name).read_bytes()).hexdigest())
-    family = idx_files.IdxDataSet("mnist", ("http://127.0.0.1:1/",), tuple(md5))  # type: ignore[arg-type]
+        content.append(hashlib.md5(gzip.decompress((where / name).read_bytes())).hexdigest())
+    family = idx_files.IdxDataSet(
+        "mnist",
+        ("http://127.0.0.1:1/",),
+        tuple(md5),  # type: ignore[arg-type]
+        tuple(content),  # type: ignore[arg-type]
+    )
     monkeypatch.setattr(idx_files, "MNIST", family)
     return family
 
@@ -61,6 +68,19 @@ def test_a_damaged_file_is_rejected_by_its_checksum(small_mnist: idx_files.IdxDa
         load("mnist")
 
 
+def test_the_same_content_compressed_anew_is_accepted(small_mnist: idx_files.IdxDataSet) -> None:
+    """Linux distributions compress the files again."""
+    before = load("mnist")
+    for name in idx_files.NAMES:
+        path = Path(os.environ["FLIPOUT_DATA"]) / "mnist" / name
+        content = gzip.decompress(path.read_bytes())
+        path.write_bytes(gzip.compress(content, compresslevel=1, mtime=1))
+    assert torch.equal(load("mnist").train_images, before.train_images)
+    path.write_bytes(gzip.compress(content[:-1] + b"!"))
+    with pytest.raises(LabError, match=rf"{name} is damaged or not the published file"):
+        load("mnist")
+
+
 @pytest.mark.parametrize(
     ("name", "file"),
     [
@@ -72,9 +92,9 @@ def test_a_damaged_file_is_rejected_by_its_checksum(small_mnist: idx_files.IdxDa
 )
 def test_offline_the_error_names_the_file_and_its_path(name: str, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(*_: object, **__: object) -> None:
-        raise downloads.requests.ConnectionError("no network")
+        raise requests.ConnectionError("no network")
 
-    monkeypatch.setattr(downloads.requests, "get", offline)
+    monkeypatch.setattr(requests, "get", offline)
     expected = Path(os.environ["FLIPOUT_DATA"]) / file
     with pytest.raises(
         LabError, match=rf"{expected} does not exist.*[\s\S]*no network[\s\S]*put it at exactly that path"
@@ -218,3 +238,14 @@ def test_an_incomplete_imagenette_is_rejected(monkeypatch: pytest.MonkeyPatch) -
     assert len(load(str(where), image_size=8).train_labels) == 6
     monkeypatch.setattr(imagenette, "COMPLETE", (6, 6))
     assert load("imagenette-160").shape == (3, 128, 128)
+
+
+@pytest.mark.parametrize(
+    "limit", [100, 200]
+)  # more than twice the limit is an error of Pillow, more than once a warning
+def test_a_decompression_bomb_is_named(limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photographs(tmp_path, size=(8, 8))
+    Image.new("RGB", (18, 14)).save(tmp_path / "val" / "dog" / "bomb.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
+    with pytest.raises(LabError, match=rf"dog/bomb\.png has more than {limit} pixels .*scale it down or remove it"):
+        load(str(tmp_path), image_size=8)

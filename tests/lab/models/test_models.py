@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -91,3 +93,12 @@ def test_invalid_names_and_widths() -> None:
         build("mlp", width=0)
     with pytest.raises(LabError, match=r"timm cannot be imported|timm has no network"):
         build("timm:no_such_network")
+
+
+def test_a_network_that_does_not_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 131072000000 bytes")
+
+    monkeypatch.setitem(MODELS, "mlp", replace(MODELS["mlp"], make=full))  # type: ignore[arg-type]
+    with pytest.raises(LabError, match="mlp does not fit into memory with --width 1000; give a smaller width"):
+        build("mlp", width=1000)

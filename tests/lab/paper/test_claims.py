@@ -70,11 +70,14 @@ def test_within_a_point() -> None:
 
 
 def scan(values: dict[float, list[float]], option: str, part: str) -> list[Record]:
-    return [
-        run(accuracy, part, method="flipout", validate=True, sparsity=0.9, seed=seed, **{option: value})
-        for value, accuracies in values.items()
-        for seed, accuracy in enumerate(accuracies)
-    ]
+    runs = []
+    for value, accuracies in values.items():
+        chosen: dict[str, Any] = {option: value}
+        runs += [
+            run(accuracy, part, method="flipout", validate=True, sparsity=0.9, seed=seed, **chosen)
+            for seed, accuracy in enumerate(accuracies)
+        ]
+    return runs
 
 
 @pytest.mark.parametrize(
@@ -103,10 +106,10 @@ def test_large_powers() -> None:
 
 def test_noise_hurts_and_then_helps() -> None:
     def pair(sparsity: float, noisy: list[float], quiet: list[float]) -> list[Record]:
+        without: dict[str, Any] = {"noise": 0.0}
         return [
-            run(a, "ablation", method="flipout", sparsity=sparsity, seed=i, **({"noise": 0.0} if off else {}))
-            for off, accuracies in ((False, noisy), (True, quiet))
-            for i, a in enumerate(accuracies)
+            *(run(a, "ablation", method="flipout", sparsity=sparsity, seed=i) for i, a in enumerate(noisy)),
+            *(run(a, "ablation", method="flipout", sparsity=sparsity, seed=i, **without) for i, a in enumerate(quiet)),
         ]
 
     assert verdicts("Noise makes FlipOut", *pair(0.9, [80, 81], [90, 91])) == [Verdict.HOLDS]
@@ -138,7 +141,7 @@ def test_the_page_lists_every_claim(records: Records) -> None:
     assert text.startswith("# Results")
     assert "`flipout claims x`" in text
     assert all(claim.text in text for claim in CLAIMS)
-    assert "Not measured." in render_results_page([Records("none", results("random", [1.0]))], "x")
+    assert "Not measured." in render_results_page([Records("none", tuple(results("random", [1.0])))], "x")
     assert "over-shoots in percent of all shots" in text
     assert "with more than half of their weights pruned gained" in text
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -15,6 +16,7 @@ pytestmark = pytest.mark.slow
 
 METHODS = ["flipout", "magnitude", "snip", "deep-r", "lottery", "hoyer-square"]
 KILLS = 4
+SEED = int(os.environ.get("FLIPOUT_ATTACK_SEED", "0"))
 
 
 def command(method: str, out: Path) -> list[str]:
@@ -26,7 +28,7 @@ def command(method: str, out: Path) -> list[str]:
 def test_killed_at_random_moments(method: str, tmp_path: Path) -> None:
     """Four kills for each of six methods."""
     subprocess.run([*command(method, tmp_path / "whole"), "--quiet"], check=True)
-    chance, kills = random.Random(method), 0
+    chance, kills = random.Random(f"{SEED} {method}"), 0
     while kills < KILLS:
         running = subprocess.Popen(command(method, tmp_path / "parts"), stdout=subprocess.PIPE, text=True)
         assert running.stdout is not None
@@ -45,7 +47,7 @@ def test_killed_at_random_moments(method: str, tmp_path: Path) -> None:
             break
     subprocess.run([*command(method, tmp_path / "parts"), "--quiet"], check=True)
     whole, parts = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts"))
-    assert whole == parts
+    assert whole == parts, f"FLIPOUT_ATTACK_SEED={SEED}"
     one, other = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("whole", "parts"))
     assert {**one, "seconds": 0} == {**other, "seconds": 0}
     lines = [json.loads(line) for line in (tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()]

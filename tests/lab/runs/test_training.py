@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import flipout
 from flipout.lab import LabError, data, load_run, make_settings, train
 from flipout.lab.data.batches import prepare
-from flipout.lab.runs import checkpoints
+from flipout.lab.runs import checkpoints, run_folder
 from flipout.lab.runs import training as run_module
 from flipout.lab.runs.progress_view import Quiet
 from flipout.lab.runs.trackers import TensorBoard
@@ -350,3 +350,40 @@ def test_real_mnist_is_learnt(real_mnist: Path, tmp_path: Path, monkeypatch: pyt
     result = train(make_settings(model="lenet-300-100", sparsity=0.98, epochs=2), tmp_path)
     assert result["nonzero"] == 5324
     assert result["test_accuracy"] > 0.95
+
+
+def test_a_run_is_resumed_on_a_disk_that_its_own_checkpoints_fill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(StoppedError):
+        train(settings(), tmp_path, view=StopAt(29))
+    kept = [path.stat().st_size for path in (tmp_path / "checkpoint").iterdir()]
+    assert len(kept) == 2
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=max(kept) - 1000))
+    with pytest.raises(LabError, match="MiB more: free some space"):
+        train(settings(), tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=max(kept) + 1000))
+    assert train(settings(), tmp_path)["epochs"] == 4
+
+
+def test_simultaneous_starts_do_not_share_a_probe(tmp_path: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda _: run_folder.prepare_folder(tmp_path), range(2000)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_deleted_model_has_one_remedy(tmp_path: Path) -> None:
+    train(settings(), tmp_path)
+    content = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").unlink()
+    remedy = r"its model\.safetensors was deleted: restore the file, or delete .*result\.json and run the same command"
+    with pytest.warns(UserWarning, match=remedy):
+        train(settings(), tmp_path)
+    with pytest.raises(LabError, match=remedy):
+        load_run(tmp_path)
+    (tmp_path / "result.json").unlink()
+    train(settings(), tmp_path)
+    assert (tmp_path / "model.safetensors").read_bytes() == content

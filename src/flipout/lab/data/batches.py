@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from ..errors import LabError
 from .data_catalogue import DATA
 from .data_types import Data
 
@@ -63,6 +64,10 @@ def prepare(data: Data, device: torch.device, *, validate: bool, seed: int = 0) 
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(1))
         held_images, held_labels = images[order[:size]], labels[order[:size]]
         images, labels = images[order[size:]], labels[order[size:]]
+    for what, found in (("training", labels), ("validation" if validate else "test", held_labels)):
+        if not len(found):
+            advice = "add some" if what == "training" else "add some, or use --validate"
+            raise LabError(f"{data.name} has no {what} images; {advice}")
     mean, deviation = channel_statistics(images)
     return tuple(  # type: ignore[return-value]
         Images(*part, mean, deviation, device) for part in ((images, labels), (held_images, held_labels))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from ..errors import LabError, unknown
+from ..files import is_folder
 from ..plugins import find_function
 from .data_catalogue import DATA
+from .data_checks import check_arrays, count_classes
 from .data_types import Data
 from .downloads import data_home
 from .image_folder import read_image_folder
@@ -26,40 +26,41 @@ def load(name: str, image_size: int | None = None) -> Data:
     """
     if name in DATA:
         info = DATA[name]
-        if image_size is not None and not info.resizable:
-            raise LabError(f"--image-size applies to photographs only; the images of {name} have a fixed size")
+        if image_size is not None:
+            check_image_size(name)
         return Data(name, *info.read(data_home(), image_size), info.classes, info.flip, info.crop)
-    if Path(name).is_dir():
+    if is_folder(name):
         side = image_size or 224
         arrays = read_image_folder(Path(name), side)
-        classes = _count_classes(name, arrays[1], arrays[3])
+        classes = count_classes(name, arrays[1], arrays[3])
         return Data(name, *arrays, classes=classes, flip=True, crop=side // 8)
     if ":" in name:
         return _load_from_function(name)
     raise unknown("data set", name, [*DATA, "a folder", "module:function"])
 
 
+def check_image_size(name: str) -> None:
+    """Raise an error if the images of a data set of the catalogue cannot be scaled."""
+    if not DATA[name].resizable:
+        raise LabError(f"--image-size applies to photographs only; the images of {name} have a fixed size")
+
+
 def _load_from_function(name: str) -> Data:
-    result: Any = find_function(name)()
-    if isinstance(result, Data):
-        return result
-    if not isinstance(result, tuple) or len(result) != 4 or not all(isinstance(part, Tensor) for part in result):
-        raise LabError(f"{name} must return four tensors: training images, labels, test images, labels")
-    images, labels, test_images, test_labels = result
-    for part, shape in (("training", images.shape), ("test", test_images.shape)):
-        if len(shape) != 4:
-            raise LabError(
-                f"the {part} images of {name} have shape {tuple(shape)}; expected (number, channels, height, width)"
-            )
-    for part, found, labelled in (("training", images, labels), ("test", test_images, test_labels)):
-        if len(found) != len(labelled):
-            raise LabError(f"{name} returns {len(found)} {part} images but {len(labelled)} {part} labels")
-    classes = _count_classes(name, labels, test_labels)
-    return Data(name, images, labels.long(), test_images, test_labels.long(), classes)
-
-
-def _count_classes(name: str, *labels: Tensor) -> int:
-    lowest, highest = (int(f(torch.cat([f(part).view(1) for part in labels]))) for f in (torch.min, torch.max))
-    if lowest < 0:
-        raise LabError(f"the smallest label of {name} is {lowest}; number the classes from 0")
-    return highest + 1
+    function = find_function(name)
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        raise LabError(f"{name} is called without arguments ({error}); give every argument a default value") from error
+    except ValueError:
+        pass  # a function without a signature, such as one written in C
+    returned: Any = function()
+    if not isinstance(returned, Data):
+        arrays = check_arrays(name, returned)
+        return Data(name, *arrays, classes=count_classes(name, arrays[1], arrays[3]))
+    arrays = check_arrays(
+        name, (returned.train_images, returned.train_labels, returned.test_images, returned.test_labels)
+    )
+    classes = count_classes(name, arrays[1], arrays[3])
+    if classes > returned.classes:
+        raise LabError(f"{name} returns classes={returned.classes}, but its largest label is {classes - 1}")
+    return Data(returned.name, *arrays, returned.classes, returned.flip, returned.crop)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,18 +26,23 @@ def data_home() -> Path:
 
 @dataclass(frozen=True)
 class Source:
-    """A file of a data set: its name, its published MD5 checksum, and the addresses to try in order."""
+    """A file of a data set: its name, its published MD5 checksum, and the addresses to try in order.
+
+    `content_md5` is the checksum of the content of a gzip file. With it, a file that was compressed in another way, for
+    example for a Linux distribution, is accepted too.
+    """
 
     name: str
     md5: str
     urls: Sequence[str]
+    content_md5: str = ""
 
 
 def fetch(folder: Path, source: Source) -> Path:
     """Return the path of a file in `folder`, with its checksum verified. Download the file if it does not exist."""
     path = folder / source.name
     if path.exists():
-        check(path, source.md5)
+        check(path, source.md5, source.content_md5)
         return path
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -63,15 +70,27 @@ def fetch(folder: Path, source: Source) -> Path:
     )
 
 
-def check(path: Path, md5: str) -> None:
-    """Raise an error if a file does not have the published checksum."""
+def check(path: Path, md5: str, content_md5: str = "") -> None:
+    """Raise an error if neither a file nor its decompressed content has the published checksum."""
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "md5").hexdigest()
-    if found != md5:
+    if found != md5 and not (content_md5 and _content_digest(path) == content_md5):
         raise LabError(
             f"{path} is damaged or not the published file: its MD5 is {found}, not {md5}. Delete it to "
             "download it again"
         )
+
+
+def _content_digest(path: Path) -> str:
+    """Return the MD5 of the content of a gzip file, or nothing if it cannot be decompressed."""
+    digest = hashlib.md5(usedforsecurity=False)
+    try:
+        with gzip.open(path) as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except (OSError, EOFError, zlib.error):
+        return ""
+    return digest.hexdigest()
 
 
 class ResumingDownloader:
@@ -103,7 +122,7 @@ class ResumingDownloader:
 
 @contextmanager
 def _bar(url: str, have: int, total: int) -> Iterator[Any]:
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn()
     with Progress(*columns) as progress:
         task = progress.add_task(url.rsplit("/", 1)[-1], total=total or None, completed=have)
         yield lambda n: progress.update(task, advance=n)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -41,7 +42,8 @@ def _read_split(split: Path, classes: list[str], side: int) -> tuple[Tensor, Ten
         raise LabError(f"no images found below {split}")
     labels = torch.tensor([classes.index(path.parent.name) for path in files])
     images = torch.empty(len(files), 3, side, side, dtype=torch.uint8)
-    with ThreadPoolExecutor() as pool:  # decoding releases Python's global lock
+    with warnings.catch_warnings(), ThreadPoolExecutor() as pool:  # decoding releases Python's global lock
+        warnings.simplefilter("error", Image.DecompressionBombWarning)  # the warning does not name the file
         decoded = pool.map(lambda path: _decode(path, side), files)
         for i, image in enumerate(track(decoded, f"reading {split.name}", len(files), transient=True)):
             images[i] = image
@@ -56,6 +58,10 @@ def _decode(path: Path, side: int) -> Tensor:
             image = file.convert("RGB").resize((width, height), Image.Resampling.BILINEAR)
             left, top = (width - side) // 2, (height - side) // 2
             pixels = np.asarray(image.crop((left, top, left + side, top + side)))
-    except (OSError, SyntaxError) as error:
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise LabError(
+            f"{path} has more than {Image.MAX_IMAGE_PIXELS:,} pixels ({error}); scale it down or remove it"
+        ) from error
+    except (OSError, SyntaxError, ValueError) as error:
         raise LabError(f"{path} cannot be read as an image ({error}); repair it or remove it") from error
     return torch.from_numpy(pixels.copy()).permute(2, 0, 1)

@@ -31,7 +31,12 @@ def build(name: str, shape: Shape = (3, 32, 32), classes: int = 10, width: float
         return _build_from_elsewhere(name, shape, classes, width)
     if name not in MODELS:
         raise unknown("model", name, [*MODELS, "module:function", "torchvision:NAME", "timm:NAME"])
-    model = MODELS[name].make(shape, classes, width)
+    try:
+        model = MODELS[name].make(shape, classes, width)
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, RuntimeError) and "allocate" not in str(error):
+            raise
+        raise LabError(f"{name} does not fit into memory with --width {width:g}; give a smaller width") from error
     _check_image_size(name, model, shape)
     return model
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from flipout import Geometric
 
 from ..errors import unknown
+from ..files import full_disk_explained
 from ..models.model_catalogue import model_title
 from ..reports.chart_data import accuracy_curves
 from ..reports.file_names import UniqueNames
@@ -71,10 +72,12 @@ def _settings(grid: str) -> list[Settings]:
 
 def reproduce_item(item: str, scale: str, records: Records, folder: Path) -> tuple[list[ReportTable], list[Path]]:
     """Write a table or figure of the paper to a folder. Return the tables, and the files that were written."""
-    folder.mkdir(parents=True, exist_ok=True)
+    with full_disk_explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     networks = by_network(records.in_part(ITEMS[item]))
     if item.startswith("figure"):
-        return _reproduce_figure(item, networks, records, folder)
+        with full_disk_explained(folder):
+            return _reproduce_figure(item, networks, records, folder)
     short = {title: title.partition(",")[0] for title in networks}
     unique = len(set(short.values())) == len(short)
     by_name = {short[title] if unique else title: runs for title, runs in networks.items()}

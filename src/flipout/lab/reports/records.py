@@ -10,8 +10,9 @@ from typing import Any
 
 from ..errors import LabError
 from ..files import read_json
-from ..runs.run_folder import CONFIG, METRICS, RESULT
+from ..runs.run_folder import CONFIG, RESULT, read_config, read_metrics, read_result
 from ..runs.settings import Settings, validated
+from ..stored_formats import FailureFormat, SavedResultFormat, SweepFormat, check_format, read_stored
 from ..sweeps.execution import FAILURE, SWEEP
 
 # Settings that change how a run is executed or observed, but not what is trained.
@@ -97,7 +98,7 @@ def collect(folder: Path) -> Records:
         return read_records(folder)
     try:
         return _collect(folder)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LabError(
             f"{folder} contains a damaged run, or a folder that is not a run ({type(error).__name__}: {error}); "
             "move it away, or start the sweep again"
@@ -105,12 +106,14 @@ def collect(folder: Path) -> Records:
 
 
 def _collect(folder: Path) -> Records:
-    sweep = read_json(folder / SWEEP) if (folder / SWEEP).exists() else {"grids": {}, "runs": {}}
+    sweep: dict[str, Any] = {"grids": {}, "runs": {}}
+    if (folder / SWEEP).exists():
+        sweep = read_stored(folder / SWEEP, SweepFormat, "move it away, or start the sweep again")
     parts: dict[str, list[str]] = {name: [] for name in sweep["runs"]}
     for grid in sweep["grids"].values():
         for part, names in grid["parts"].items():
             for name in names:
-                parts[name].append(part)
+                parts.setdefault(name, []).append(part)
     for path in sorted(folder.glob(f"*/{CONFIG}")):
         parts.setdefault(path.parent.name, ["runs"])
     if not parts:
@@ -134,13 +137,13 @@ def _merged(runs: Iterable[Record]) -> tuple[Record, ...]:
 
 def _read_run(folder: Path, parts: tuple[str, ...], planned: Mapping[str, Any]) -> Record:
     started = (folder / CONFIG).exists()
-    config = read_json(folder / CONFIG) if started else {"settings": planned, "versions": {}}
-    result = read_json(folder / RESULT) if (folder / RESULT).exists() else None
-    failure = read_json(folder / FAILURE)["error"] if result is None and (folder / FAILURE).exists() else ""
-    lines = (folder / METRICS).read_text(encoding="utf-8").splitlines() if (folder / METRICS).exists() else []
-    metrics = tuple(json.loads(line) for line in lines)
+    config = read_config(folder) if started else {"settings": planned, "versions": {}}
+    result = read_result(folder) if (folder / RESULT).exists() else None
+    failure = ""
+    if result is None and (folder / FAILURE).exists():
+        failure = read_stored(folder / FAILURE, FailureFormat, "delete it")["error"]
     settings = validated(config["settings"], stored=True)
-    return Record(folder.name, settings, parts, result, str(failure), metrics, config["versions"])
+    return Record(folder.name, settings, parts, result, failure, tuple(read_metrics(folder)), config["versions"])
 
 
 def results_data(records: Records) -> dict[str, Any]:
@@ -183,7 +186,7 @@ def read_records(path: Path) -> Records:
     content = read_json(path)
     try:
         return _from_results_data(content)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, LabError) as error:
         raise LabError(f"{path} is not the results.json of a report ({type(error).__name__}: {error})") from error
 
 
@@ -194,6 +197,7 @@ def _from_results_data(content: Mapping[str, Any]) -> Records:
         settings = validated({**content["settings"], **entry["settings"]}, stored=True)
         result = None
         if "result" in entry:
+            check_format(entry["result"], SavedResultFormat, "a result", "write the report again")
             result = {**dict.fromkeys(SAVED_RESULT_KEYS), "dead_layers": [], **entry["result"]}
         name = settings.folder_name()
         runs.append(Record(name, settings, tuple(entry["parts"]), result, entry.get("failure", ""), (), versions))

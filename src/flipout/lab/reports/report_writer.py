@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
-from ..files import write_bytes
+from ..files import full_disk_explained, write_bytes
 from ..runs.run_folder import CONFIG
 from . import matplotlib_figures, plotly_charts
 from .chart_data import (
@@ -58,13 +58,15 @@ class ReportFiles:
 
 def write_report(records: Records, folder: Path, *, runs_folder: str = "..") -> Path:
     """Write the whole report to a folder. Return the path of the page."""
-    for name in ("figures", "tables"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
+    with full_disk_explained(folder):
+        for name in ("figures", "tables"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
     files = ReportFiles(folder)
     sections = [_network_section(files, title, runs) for title, runs in by_network(records.runs).items()]
     sections.append(_all_runs_section(files, records.runs, runs_folder))
-    for draw in files.drawings:
-        draw()
+    with full_disk_explained(folder):
+        for draw in files.drawings:
+            draw()
     for name, table in files.tables.items():
         table.write(folder / "tables" / name)
     write_bytes(folder / "results.json", results_json(records).encode())

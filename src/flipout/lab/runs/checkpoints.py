@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import io
+import pickle
 import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..errors import LabError
 from ..files import open_replacement
 
 KEPT = 2
@@ -31,12 +33,23 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> None:
 def load(folder: Path) -> dict[str, Any] | None:
     """Return the newest checkpoint that is not damaged, or None."""
     for path in reversed(_paths(folder)):
-        content = path.read_bytes()
+        try:
+            content = path.read_bytes()
+        except OSError:
+            content = b""
         if hashlib.sha256(content[32:]).digest() == content[:32]:
-            state: dict[str, Any] = torch.load(io.BytesIO(content[32:]), map_location="cpu", weights_only=True)
+            try:
+                state: dict[str, Any] = torch.load(io.BytesIO(content[32:]), map_location="cpu", weights_only=True)
+            except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+                raise LabError(f"the checkpoint {path} is not one of a run ({error}); delete it") from error
             return state
         warnings.warn(f"the checkpoint {path} is damaged; resuming from the one before it", stacklevel=2)
     return None
+
+
+def sizes(folder: Path) -> list[int]:
+    """Return the size of every checkpoint in bytes."""
+    return [path.stat().st_size for path in _paths(folder)]
 
 
 def remove(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,8 @@ from torch import nn
 from flipout.layers import find_layers
 from flipout.schedules import Pruning
 
-from ..files import read_json
 from .method_options import shown
-from .run_folder import METRICS, RESULT, read_config
+from .run_folder import RESULT, read_config, read_metrics, read_result
 
 EPOCHS_SHOWN = 12
 
@@ -42,7 +40,7 @@ def result_table(result: Mapping[str, Any]) -> Table:
         ("run", f"{result['method']} on {Path(result['data']).name}, {result['model']}, seed {result['seed']}"),
         ("epochs", f"{result['epochs']}, in {result['seconds']:.1f} s"),
         ("weights kept", f"{result['nonzero']:,} of {result['prunable']:,}"),
-        ("of them on a live path", f"{result['effective']:,}"),
+        ("of them on a live path", "not known" if result["effective"] is None else f"{result['effective']:,}"),
         ("sparsity", f"{result['sparsity']:.4%}"),
         (f"{kind}, {result['accuracy_of']}", Text(f"{accuracy:.2%}", style="bold")),
     ):
@@ -67,14 +65,14 @@ def run_tables(folder: Path) -> Iterator[Table | Text]:
     settings = {key: value for key, value in config["settings"].items() if value is not None}
     yield Text(", ".join(f"{key} {shown(value)}" for key, value in settings.items()), style="dim")
     yield Text(", ".join(f"{name} {value}" for name, value in config["versions"].items()), style="dim")
-    metrics = [json.loads(line) for line in (folder / METRICS).read_text(encoding="utf-8").splitlines()]
+    metrics = read_metrics(folder)
     yield _epochs(metrics)
     if not (folder / RESULT).exists():
         yield Text(
             f"not finished: {len(metrics)} epochs are done; run the same command again to resume", style="yellow"
         )
         return
-    result = read_json(folder / RESULT)
+    result = read_result(folder)
     yield _layers(result)
     if result["dead_layers"]:
         yield Text(f"dead layers: {', '.join(result['dead_layers'])}", style="red")

@@ -24,7 +24,12 @@ REQUIRED = inspect.Parameter.empty
 IN_STEPS = object()
 """The default of an option in epochs whose constructor counts a number of steps: the length of an epoch varies."""
 
-AtLeastOne = Annotated[int, Field(ge=1)]
+LARGEST_FLOAT = 1e30
+"""Larger numbers overflow in float32."""
+
+LARGEST_INT = 2**63 - 1
+
+AtLeastOne = Annotated[int, Field(ge=1, le=1_000_000)]
 NotNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -57,11 +62,26 @@ class MethodOption:
         return self.default_text or shown(self.default)
 
     def read(self, value: Any) -> Any:
-        """Return a value of the right type; raise pydantic's ValidationError for any other."""
+        """Return a value of the right type; raise pydantic's ValidationError for any other.
+
+        A number that is too large to compute with raises an OverflowError.
+        """
         value = adapter(self.annotation).validate_python(read_text(self.annotation, value))
+        _check_size(value, self.default)
         if self.in_epochs and value is not None and value < 0:
             return None
         return value
+
+
+def _check_size(value: Any, default: Any) -> None:
+    """Refuse NaN, infinity and huge numbers, unless the default of the option is one."""
+    if isinstance(value, (list, tuple, set)):
+        for each in value:
+            _check_size(each, default)
+    elif isinstance(value, float) and not abs(value) <= LARGEST_FLOAT and value != default:
+        raise OverflowError(f"give a finite number of at most {LARGEST_FLOAT:g}")
+    elif isinstance(value, int) and abs(value) > LARGEST_INT:
+        raise OverflowError("give a number of at most 2^63 - 1")
 
 
 @cache
@@ -130,7 +150,11 @@ def _loop_options(record: Method) -> list[MethodOption]:
         options.append(MethodOption("batches", AtLeastOne, record.needs.batches, about, own=True))
     if share := record.needs.further_epochs:
         about = "epochs after the pruning, as a share of --epochs"
-        options.append(MethodOption("fine_tune", NotNegative, share, about, own=True, default_text=f"{share:.3g}"))
+        options.append(
+            MethodOption(
+                "fine_tune", Annotated[float, Field(ge=0, le=1000)], share, about, own=True, default_text=f"{share:.3g}"
+            )
+        )
     return options
 
 

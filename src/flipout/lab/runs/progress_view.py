@@ -62,7 +62,7 @@ class Bar(Quiet):
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
             TaskProgressColumn(),
-            TextColumn("{task.fields[latest]}"),
+            TextColumn("{task.fields[latest]}", markup=False),
             TimeRemainingColumn(),
         )
         self.progress = Progress(*columns, console=console, expand=True)

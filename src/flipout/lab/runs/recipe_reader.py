@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from ..errors import LabError, unknown
+from ..files import is_file, read_toml
 from .method_lookup import find_method
 from .method_options import all_option_keys, options_of
 from .settings import Settings, check_combination, fields, flag, validated
@@ -41,16 +41,11 @@ def read_recipe(name: str, methods: Iterable[str] = ()) -> dict[str, Any]:
         for path in resources.files(f"{__package__}.recipes").iterdir()
         if path.name.endswith(".toml")
     }
-    if name in shipped:
-        text = shipped[name].read_text(encoding="utf-8")
-    elif Path(name).is_file():
-        text = Path(name).read_text(encoding="utf-8")
-    else:
+    if not isinstance(name, str):  # from a grid file
+        raise LabError(f"recipe is {name!r}; give the name of a recipe in quotes: {', '.join(shipped)}, or a TOML file")
+    if name not in shipped and not is_file(name):
         raise unknown("recipe", name, [*shipped, "a TOML file"])
-    try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise LabError(f"the recipe {name} is not valid TOML: {error}") from error
+    values = read_toml(shipped.get(name, Path(name)), f"the recipe {name}")
     named = [str(values["method"])] if "method" in values else []
     check_keys(values, f"setting in the recipe {name}:", [*named, *methods])
     return values

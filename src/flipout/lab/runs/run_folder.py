@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import platform
+import uuid
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +18,8 @@ import flipout
 
 from .. import data
 from ..errors import BusyError, LabError
-from ..files import read_json, write_json
+from ..files import write_json
+from ..stored_formats import ConfigFormat, EpochFormat, ResultFormat, check_format, read_stored
 from .settings import Settings, validated
 
 CONFIG, METRICS, RESULT, MODEL, CHECKPOINTS, LOCK = (
@@ -33,12 +36,33 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Return the content of `config.json`: settings, versions, and the shape of the network."""
     if not (folder / CONFIG).exists():
         raise LabError(f"{folder} is not the folder of a run: it has no {CONFIG}")
-    return read_json(folder / CONFIG)
+    return read_stored(folder / CONFIG, ConfigFormat, f"restore it, or delete {folder} to start the run again")
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """Return the content of `result.json`."""
+    return read_stored(folder / RESULT, ResultFormat, "delete it and run the same command again to restore it")
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """Return the lines of `metrics.jsonl`; none if the run has not finished an epoch."""
+    path, lines = folder / METRICS, []
+    if not path.exists():
+        return []
+    advice = "move it away to read the run without its epochs"
+    try:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            content = json.loads(line)
+            check_format(content, EpochFormat, f"line {number} of {path}", advice)
+            lines.append(content)
+    except (ValueError, OSError, RecursionError) as error:
+        raise LabError(f"{path} is damaged ({error}); {advice}") from error
+    return lines
 
 
 def read_settings(folder: Path) -> Settings:
     """Return the settings of a run. Its data and its method need not be available on this machine."""
-    return validated(read_config(folder).get("settings", {}), stored=True)
+    return validated(read_config(folder)["settings"], stored=True)
 
 
 def network_shape(folder: Path) -> tuple[tuple[int, int, int], int]:
@@ -46,7 +70,7 @@ def network_shape(folder: Path) -> tuple[tuple[int, int, int], int]:
 
     A run of an older version does not store them; then the data set is read.
     """
-    network = read_config(folder).get("network")
+    network: Any = read_config(folder).get("network")
     if network is not None:
         channels, height, width = network["shape"]
         return (channels, height, width), network["classes"]
@@ -76,9 +100,11 @@ def prepare_folder(folder: Path) -> None:
     """Create the folder, and check that it can be written to."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".probe"
+        # Of a unique name, because several processes may start in one folder. The name is that of a leftover file: if
+        # this process is killed here, the next one removes the probe.
+        probe = folder / f".probe.{uuid.uuid4().hex}.part"
         probe.write_bytes(b"x" * 4096)
-        probe.unlink()
+        probe.unlink(missing_ok=True)
     except OSError as error:
         raise LabError(f"{folder} cannot be written to ({error.strerror}); choose another --out") from error
 
@@ -90,13 +116,13 @@ def compare(folder: Path, settings: Settings) -> None:
     """
     if not (folder / CONFIG).exists():
         return
-    saved, stored = read_json(folder / CONFIG), read_settings(folder)
+    saved, stored = read_config(folder), read_settings(folder)
     there, here = stored.non_defaults(), settings.non_defaults()
     # In the order of the settings, then what is only there. (None is a value of the sparsity.)
     if keys := [key for key in {**settings.as_dict(), **there} if there.get(key, ...) != here.get(key, ...)]:
         lines = (f"{key}: {_value(stored, key)} there, {_value(settings, key)} here" for key in keys)
         raise LabError(f"{folder} holds a run with other settings; choose another --out:\n  " + "\n  ".join(lines))
-    was, now = saved.get("versions", {}), versions()
+    was, now = saved["versions"], versions()
     if settings.threads is None and was.get("threads") != now["threads"] and not (folder / RESULT).exists():
         warnings.warn(
             f"this run was started with {was.get('threads')} threads and continues with {now['threads']}: its weights "

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 from pydantic.fields import FieldInfo
@@ -16,12 +16,32 @@ from flipout import Method
 
 from ..data import DATA
 from ..errors import LabError, unknown
+from ..files import is_folder
 from ..models import MODELS
 from .method_lookup import find_method, find_method_or_none
-from .method_options import NONE, REQUIRED, MethodOption, accepts_none, all_option_keys, options_of, read_text
+from .method_options import (
+    LARGEST_FLOAT,
+    LARGEST_INT,
+    NONE,
+    REQUIRED,
+    MethodOption,
+    accepts_none,
+    all_option_keys,
+    options_of,
+    read_text,
+)
 
 RESERVED = frozenset({"help", "name", "out", "quiet", "recipe", "tensorboard", "variants"})
 """Keys of grids and options of commands that are not settings."""
+
+LONGEST = 10**9
+"""The most epochs, and images of a batch, that a run can have."""
+
+MOST_THREADS = 1024
+"""More threads than this crash the process."""
+
+LONGEST_NAME = 255
+"""The bytes that the name of a folder may have on common file systems."""
 
 Panel = Literal["Data", "Network", "Training", "Pruning", "Output"]
 """The subjects that settings are grouped by."""
@@ -38,10 +58,10 @@ class Settings(BaseModel):
     that is not given, so that equal runs have equal settings.
     """
 
-    model_config = ConfigDict(frozen=True, extra="allow", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="allow", populate_by_name=True, allow_inf_nan=False)
 
     data: str = _setting("Data", "", "data set, image folder, or module:function (default: the model's usual data)")
-    image_size: int | None = _setting("Data", None, "side in pixels that photographs are scaled to", ge=8)
+    image_size: int | None = _setting("Data", None, "side in pixels that photographs are scaled to", ge=8, le=10_000)
     augment: bool = _setting("Data", True, "crop and mirror colour images")
     validate_: bool = _setting(
         "Data", False, "hold out training data to measure on, and do not use the test set", alias="validate"
@@ -50,24 +70,26 @@ class Settings(BaseModel):
     model: str = _setting(
         "Network", "mlp", "network (`flipout models`), torchvision:NAME, timm:NAME or module:function"
     )
-    width: float = _setting("Network", 1.0, "factor for the number of channels", gt=0)
+    width: float = _setting("Network", 1.0, "factor for the number of channels", gt=0, le=1000)
     init: str | None = _setting("Network", None, "safetensors file with the initial weights")
 
-    epochs: int = _setting("Training", 30, "passes over the training data", ge=1)
-    batch_size: int = _setting("Training", 128, "images per step", ge=1)
+    epochs: int = _setting("Training", 30, "passes over the training data", ge=1, le=LONGEST)
+    batch_size: int = _setting("Training", 128, "images per step", ge=1, le=LONGEST)
     optimizer: Literal["sgd", "adam", "adamw"] = _setting("Training", "sgd", "optimizer")
-    learning_rate: float = _setting("Training", 0.1, "initial learning rate", gt=0)
+    learning_rate: float = _setting("Training", 0.1, "initial learning rate", gt=0, le=LARGEST_FLOAT)
     momentum: float = _setting("Training", 0.9, "momentum of SGD, or the first beta of Adam", ge=0, lt=1)
-    weight_decay: float = _setting("Training", 5e-4, "weight decay", ge=0)
-    milestones: tuple[int, ...] = _setting(
+    weight_decay: float = _setting("Training", 5e-4, "weight decay", ge=0, le=LARGEST_FLOAT)
+    milestones: tuple[Annotated[int, Field(ge=0, le=LONGEST)], ...] = _setting(
         "Training", (150, 250), "epochs at which the learning rate decays, counted in --milestones-of epochs"
     )
-    milestones_of: int = _setting("Training", 350, "the milestones scale from this many epochs to --epochs", ge=1)
+    milestones_of: int = _setting(
+        "Training", 350, "the milestones scale from this many epochs to --epochs", ge=1, le=LONGEST
+    )
     decay: float = _setting("Training", 0.1, "factor for the learning rate at a milestone", gt=0, le=1)
-    seed: int = _setting("Training", 0, "seed of everything random", ge=0)
+    seed: int = _setting("Training", 0, "seed of everything random", ge=0, le=LARGEST_INT)
     device: str = _setting("Training", "cpu", "cpu, cuda, cuda:1 or mps")
     amp: bool = _setting("Training", False, "train in half precision; needs a GPU")
-    threads: int | None = _setting("Training", None, "CPU threads (default: all)", ge=1)
+    threads: int | None = _setting("Training", None, "CPU threads (default: all)", ge=1, le=MOST_THREADS)
 
     method: str = _setting("Pruning", "flipout", "pruning method (`flipout methods`), or module:Class")
     sparsity: float | None = _setting("Pruning", 0.95, "share of the weights that are pruned in the end", ge=0, lt=1)
@@ -103,7 +125,7 @@ class Settings(BaseModel):
             raise unknown("model", self.model, [*MODELS, "torchvision:NAME", "timm:NAME", "module:function"])
         if _is_stored(info):
             return self
-        if self.data not in DATA and ":" not in self.data and not Path(self.data).is_dir():
+        if self.data not in DATA and ":" not in self.data and not is_folder(self.data):
             raise unknown("data set", self.data, [*DATA, "a folder", "module:function"])
         if self.sparsity is None and self.record.needs_sparsity:
             raise LabError(f"{self.method} needs a sparsity: give --sparsity a number")
@@ -169,8 +191,10 @@ class Settings(BaseModel):
         A setting that a later version adds does not change the name.
         """
         digest = hashlib.sha256(json.dumps(self.non_defaults(), sort_keys=True).encode()).hexdigest()[:8]
-        parts = [Path(self.data).name, self.model, self.method, f"{self.sparsity}", f"seed{self.seed}", digest]
-        return "-".join(part.replace(":", ".").replace("/", ".") for part in parts)
+        parts = [Path(self.data).name, self.model, self.method, f"{self.sparsity}", f"seed{self.seed}"]
+        readable = "-".join(part.replace(":", ".").replace("/", ".") for part in parts)
+        cut = readable.encode()[: LONGEST_NAME - len(digest) - 1].decode(errors="ignore")
+        return f"{cut}-{digest}"
 
 
 def _is_stored(info: ValidationInfo) -> bool:
@@ -214,6 +238,8 @@ def _read_options(cls: type[Settings], method: str, given: Mapping[str, Any], *,
 def _read_option(option: MethodOption, value: Any) -> Any:
     try:
         return option.read(value)
+    except OverflowError as error:
+        raise LabError(f"{flag(option.key)} is {value!r}: {error}") from None
     except ValidationError as error:
         raise LabError(_problems(error, option.key)) from None
 

@@ -20,7 +20,7 @@ import flipout
 from .. import data
 from ..data.batches import Images, augment, prepare
 from ..errors import DivergedError, LabError
-from ..files import read_json, remove_leftovers, write_bytes, write_json
+from ..files import remove_leftovers, write_bytes, write_json
 from ..models import build
 from . import checkpoints
 from .interruption import stop_signals
@@ -37,10 +37,11 @@ from .run_folder import (
     locked,
     network_shape,
     prepare_folder,
+    read_result,
     read_settings,
     write_config,
 )
-from .settings import Settings
+from .settings import Settings, validated
 from .trackers import Tracker
 from .weight_files import load_weights, model_bytes
 
@@ -68,7 +69,9 @@ def train(
     with locked(folder / LOCK, patience=patience):
         compare(folder, settings)
         if (folder / RESULT).exists():
-            return read_json(folder / RESULT)
+            if not (folder / MODEL).exists():
+                warnings.warn(_without_model(folder), stacklevel=2)
+            return read_result(folder)
         remove_leftovers(folder)
         remove_leftovers(folder / CHECKPOINTS)
         run = Run(settings, folder, view or Quiet(), trackers)
@@ -103,7 +106,7 @@ class Run:
         self.step, self.loss_sum, self.seconds = 0, torch.zeros((), device=self.device), 0.0
         self.metrics: list[dict[str, Any]] = []
         if (state := checkpoints.load(folder / CHECKPOINTS)) is not None:
-            self._load(state)
+            self._resume(state)
 
     def train(self) -> dict[str, Any]:
         """Train to the end and write the result."""
@@ -204,6 +207,7 @@ class Run:
 
     def _save(self) -> None:
         state = {
+            "settings": self.settings.as_dict(),
             "step": self.step,
             "loss_sum": self.loss_sum.clone(),
             "seconds": self.seconds,
@@ -217,6 +221,18 @@ class Run:
             "cuda_random": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
         }
         checkpoints.save(self.folder / CHECKPOINTS, self.step, state)
+
+    def _resume(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint. One of other settings is an error: `config.json` may have been deleted."""
+        advice = f"delete {self.folder / CHECKPOINTS} to start the run again, or choose another --out"
+        stored = state.get("settings")  # a checkpoint of an older version has none
+        if stored is not None and validated(stored, stored=True).non_defaults() != self.settings.non_defaults():
+            raise LabError(f"the checkpoints in {self.folder} are of a run with other settings; {advice}")
+        try:
+            self._load(state)
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            raise LabError(f"the checkpoints in {self.folder} do not fit this run ({reason}); {advice}") from error
 
     def _load(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
@@ -242,15 +258,25 @@ class Run:
     def _check_disk(self) -> None:
         """Refuse to start where checkpoints will not fit.
 
-        A checkpoint holds the weights, up to two moments of each, masks and statistics. There are up to three.
+        A checkpoint holds the weights, up to two moments of each, masks and statistics. There are up to three. Those
+        that a resumed run already has will be replaced, and show how large one is.
         """
         weights = sum(tensor.numel() * tensor.element_size() for tensor in self.model.state_dict().values())
         needed, free = 12 * weights + (1 << 20), shutil.disk_usage(self.folder).free
+        if existing := checkpoints.sizes(self.folder / CHECKPOINTS):
+            needed = max(0, (checkpoints.KEPT + 1) * max(existing) - sum(existing))
         if free < needed:
             raise LabError(
                 f"the disk of {self.folder} has {free >> 20:,} MiB left, and checkpoints of {self.settings.model} may "
-                f"take {needed >> 20:,} MiB: free some space, or choose another --out"
+                f"take {needed >> 20:,} MiB{' more' if existing else ''}: free some space, or choose another --out"
             )
+
+
+def _without_model(folder: Path) -> str:
+    return (
+        f"the run in {folder} is finished, but its {MODEL} was deleted: restore the file, or delete "
+        f"{folder / RESULT} and run the same command again to train the network again"
+    )
 
 
 def build_model(settings: Settings, loaded: data.Data) -> nn.Module:
@@ -274,7 +300,7 @@ def choose_device(settings: Settings) -> torch.device:
     """Return the device of a run; one that is not available is an error."""
     try:
         device = torch.device(settings.device)
-        torch.zeros(1, device=device)
+        float(torch.zeros(1, device=device))  # the device "meta" has no values
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise LabError(f"--device {settings.device} is not available here: {reason}") from error
@@ -298,6 +324,8 @@ def load_run(folder: Path | str) -> nn.Module:
     folder = Path(folder)
     settings = read_settings(folder)
     if not (folder / MODEL).exists():
+        if (folder / RESULT).exists():
+            raise LabError(_without_model(folder))
         raise LabError(f"{folder} has no {MODEL}: the run is not finished; run the same command again to resume it")
     model = build(settings.model, *network_shape(folder), settings.width)
     load_weights(model, folder / MODEL)

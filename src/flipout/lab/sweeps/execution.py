@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from ..errors import LabError
 from ..runs.run_folder import RESULT, locked
+from ..stored_formats import FailureFormat, SweepFormat, check_format
 from .grid import Grid, PlannedRun
 from .job import Engine, Job, JobUpdate
 from .store import RemoteStore, Store
@@ -59,6 +60,7 @@ def divergence_reason(store: Store, name: str) -> str:
     if not store.has(f"{name}/{FAILURE}"):
         return ""
     failure = store.read(f"{name}/{FAILURE}")
+    check_format(failure, FailureFormat, f"{FAILURE} of the run {name} in {store}", "delete it")
     return str(failure["error"]) if failure["kind"] == "diverged" else ""
 
 
@@ -80,8 +82,8 @@ def _write_description(grids: Sequence[Grid], store: Store, engine: Engine) -> i
     content: dict[str, Any] = {"threads": engine.threads, "grids": {}, "runs": {}}
     if store.has(SWEEP):
         content = store.read(SWEEP)
-        if not {"threads", "grids", "runs"} <= content.keys():
-            raise LabError(f"{SWEEP} in {store} is damaged; delete it and start the sweep again to restore it")
+        advice = "delete it and start the sweep again to restore it"
+        check_format(content, SweepFormat, f"{SWEEP} in {store}", advice)
         if engine.threads_requested and engine.threads != content["threads"]:
             raise LabError(
                 f"the sweep in {store} was started with {content['threads']} threads per run, and the last bits of its "

@@ -24,7 +24,6 @@ Tables [[part]] with the same name form one part.
 from __future__ import annotations
 
 import itertools
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
@@ -32,6 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import LabError, unknown
+from ..files import is_file, read_toml
+from ..runs.option_checks import check_method_options
 from ..runs.recipe_reader import check_keys, make_settings
 from ..runs.settings import Settings
 
@@ -96,7 +97,9 @@ class Grid:
             for setting in combination:
                 chosen |= setting
             try:
-                yield make_settings(recipe, **{**base, **chosen, **self.overrides})
+                settings = make_settings(recipe, **{**base, **chosen, **self.overrides})
+                check_method_options(settings)
+                yield settings
             except LabError as error:
                 raise LabError(f"the part {part!r} of the grid {self.name} has an invalid run: {error}") from None
 
@@ -130,18 +133,12 @@ def shipped_grids() -> list[str]:
 def read_grid(name: str | Path) -> Grid:
     """Read a grid from a file, or a grid that comes with the lab by its name."""
     path = Path(name)
-    if path.is_file():
-        text, name = path.read_text(encoding="utf-8"), path.stem
-    elif str(name) in shipped_grids():
-        folder = resources.files(f"{__package__}.grids")
-        text, name = (folder / f"{name}.toml").read_text(encoding="utf-8"), str(name)
-    else:
-        raise unknown("grid", str(name), [*shipped_grids(), "a TOML file"])
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise LabError(f"the grid {name} is not valid TOML: {error}") from error
-    return parse_grid(name, content)
+    if is_file(name):
+        return parse_grid(path.stem, read_toml(path, f"the grid {path.stem}"))
+    if str(name) in shipped_grids():
+        shipped = resources.files(f"{__package__}.grids") / f"{name}.toml"
+        return parse_grid(str(name), read_toml(shipped, f"the grid {name}"))
+    raise unknown("grid", str(name), [*shipped_grids(), "a TOML file"])
 
 
 def parse_grid(name: str, content: Mapping[str, Any]) -> Grid:

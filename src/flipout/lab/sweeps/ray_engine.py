@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,9 @@ from ..errors import LabError
 from ..runs.interruption import stop_signals
 from ..runs.training import StoppedError
 from .job import RETRIES, STOP_TIMEOUT, Engine, Job, JobUpdate, Listener, run_job
+
+CONNECT_TIMEOUT = 5.0
+"""Seconds to wait for an answer from the head of a cluster."""
 
 
 class RayEngine(Engine):
@@ -35,6 +39,7 @@ class RayEngine(Engine):
     def run(self, jobs: Sequence[Job], listener: Listener) -> None:
         ray, connect = self.ray, not self.ray.is_initialized()
         if connect:
+            _check_address(self.address)
             try:
                 ray.init(address=self.address, log_to_driver=False, configure_logging=False)
             except (ConnectionError, RuntimeError, ValueError) as error:
@@ -90,6 +95,27 @@ class RayEngine(Engine):
                 f"no machine of the cluster has {threads} CPUs and {self.gpus:g} GPUs for a run: lower --threads or "
                 "--gpus, or add a machine"
             )
+
+
+def _check_address(address: str) -> None:
+    """Raise an error if nothing answers at an address. Ray itself would try again for minutes."""
+    if address in ("auto", "local"):
+        return
+    scheme, _, rest = address.rpartition("://")
+    host, _, port = rest.rpartition(":")
+    default = {"ray": "10001", "": ""}.get(scheme)
+    if default is None:
+        raise LabError(f"--ray {address} is not an address: give auto, HOST:PORT, or ray://HOST:PORT")
+    if not host:
+        host, port = rest, default
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT).close()
+    except (ValueError, OverflowError):
+        raise LabError(f"--ray {address} is not an address: give auto, HOST:PORT, or ray://HOST:PORT") from None
+    except OSError as error:
+        raise LabError(
+            f"there is no Ray cluster at {address!r} ({error}); start one with `ray start --head`"
+        ) from error
 
 
 def _task(settings_data: Mapping[str, Any], location: str, threads: int, folder: str) -> tuple[str, Mapping[str, Any]]:

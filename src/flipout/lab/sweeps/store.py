@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -56,8 +57,9 @@ class RemoteStore(Store):
     def prepare(self) -> None:
         try:
             self.files.makedirs(self.path, exist_ok=True)
-            self.files.pipe_file(f"{self.path}/.probe", b"x")
-            self.files.rm_file(f"{self.path}/.probe")
+            probe = f"{self.path}/.probe-{uuid.uuid4().hex}"  # several sweeps may start at the same time
+            self.files.pipe_file(probe, b"x")
+            self.files.rm_file(probe)
         except Exception as error:  # every kind of storage raises its own errors
             raise LabError(f"{self.url} cannot be written to: {error}") from error
 
@@ -68,7 +70,13 @@ class RemoteStore(Store):
         return bool(self.files.exists(f"{self.path}/{path}"))
 
     def read(self, path: str) -> dict[str, Any]:
-        return dict(json.loads(self.files.cat_file(f"{self.path}/{path}")))
+        try:
+            content = json.loads(self.files.cat_file(f"{self.path}/{path}"))
+        except (ValueError, RecursionError) as error:
+            raise LabError(f"{self.url}/{path} cannot be read: {error}") from error
+        if not isinstance(content, dict):
+            raise LabError(f"{self.url}/{path} is damaged: it must contain a JSON object")
+        return content
 
     def write(self, path: str, content: Mapping[str, Any]) -> None:
         self.files.makedirs(f"{self.path}/{path}".rpartition("/")[0], exist_ok=True)
