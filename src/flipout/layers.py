@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd
 from torch.optim.swa_utils import AveragedModel
 
-from .numerics import masked
+from .numerics import zero_pruned
 from .statistics import Statistic
 
 Predicate = Callable[[str, nn.Module, nn.Parameter], bool]
@@ -57,7 +57,7 @@ class Layer:
 
     def clear(self, tensor: torch.Tensor) -> None:
         """Zero a tensor in place where weights are pruned, even where it is NaN."""
-        tensor.copy_(masked(tensor, self.bytes))
+        zero_pruned(tensor, self.bytes)
 
 
 def find_layers(

@@ -16,6 +16,7 @@ from .layers import Layer, Patterns, find_layers, named_tensors
 from .pruner_state import check_state, load_masks_and_statistics, save_state
 from .runtime import attachments
 from .runtime.compiler import Compile, decide
+from .runtime.gradient_masks import GradientMasks
 from .runtime.hooks import StepHooks, check_optimizer
 from .runtime.noise import GradientNoise, as_noise, warn_of_divergence
 from .runtime.optimizer_state import clear_state
@@ -34,7 +35,8 @@ class Pruner:
     """Prune a model while an optimizer trains it.
 
     The model is not modified: its modules, parameters and `state_dict` stay as they are, and a pruned weight is a zero
-    that stays zero. Everything happens in hooks around `optimizer.step()`.
+    that stays zero. Everything happens in hooks: gradients are masked as they are accumulated, and the rest is done
+    around `optimizer.step()`.
 
     A method of your own is a subclass. These parts can be overridden, and are called in this order:
 
@@ -107,6 +109,7 @@ class Pruner:
             self.start()
             self._prune_at_once()
         self._hooks = StepHooks(optimizer, self._before_step, self._after_step)
+        self._gradient_masks = GradientMasks(self.layers)
         self._farewell = weakref.finalize(self, Progress.warn, self._progress)
         attachments.add(self)
 
@@ -183,6 +186,7 @@ class Pruner:
         """Detach from the optimizer. The zeros stay in the model, but training no longer keeps them at zero."""
         if attachments.discard(self):
             self._hooks.remove()
+            self._gradient_masks.remove()
             self._farewell.detach()
             self._progress.warn()
 

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .compiler import never_traced
+
 
 def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
     """Refuse an optimizer that has no single moment between its gradients and its update."""
@@ -40,6 +42,7 @@ class StepHooks:
         for handle in self._handles:
             handle.remove()
 
+    @never_traced
     @torch.no_grad()
     def _pre_step(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -58,6 +61,7 @@ class StepHooks:
 
         return args[:1], {**kwargs, "closure": closure_then_before}
 
+    @never_traced
     @torch.no_grad()
     def _post_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not _skips(optimizer):
