@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
+from .host_numbers import counts, read_integers
 from .layers import Layer
-from .selection.ranking import count_marked
 from .warnings import DeadLayerWarning, UnfinishedWarning
 
 
@@ -28,20 +29,25 @@ class Selection:
     @property
     def grown(self) -> int:
         """The number of weights that come back."""
-        return count_marked(self.grow)
+        return sum(counts(self.grow))
 
     def check(self, method: str, layers: Sequence[Layer], keep: int) -> None:
         """Refuse a selection that does not leave exactly `keep` weights, before anything is changed."""
+        misplaced = []
         for number, layer in enumerate(layers):
-            misplaced = self.prune[number] > layer.mask
+            wrong = self.prune[number] > layer.mask
             if self.grow:
-                misplaced |= self.grow[number] & layer.mask
-            if misplaced.any():
-                raise ValueError(
-                    f"{method}.select() marks weights of {layer.name} that it cannot change: `prune` must mark kept "
-                    "weights, and `grow` pruned ones"
-                )
-        left = sum(layer.kept for layer in layers) - count_marked(self.prune) + self.grown
+                wrong |= self.grow[number] & layer.mask
+            misplaced.append(wrong.any())
+        changes = [torch.count_nonzero(mark) for mark in (*self.prune, *self.grow)]
+        read = read_integers([*misplaced, *changes])
+        if names := [layer.name for layer, wrong in zip(layers, read, strict=False) if wrong]:
+            raise ValueError(
+                f"{method}.select() marks weights of {names[0]} that it cannot change: `prune` must mark kept "
+                "weights, and `grow` pruned ones"
+            )
+        pruned, grown = sum(read[len(layers) : 2 * len(layers)]), sum(read[2 * len(layers) :])
+        left = sum(layer.kept for layer in layers) - pruned + grown
         if left != keep:
             raise ValueError(f"{method}.select() leaves {left:,} weights, but {keep:,} are due")
 

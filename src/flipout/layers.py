@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd
 from torch.optim.swa_utils import AveragedModel
 
+from .host_numbers import counts
 from .numerics import zero_pruned
 from .statistics import Statistic
 
@@ -58,6 +59,12 @@ class Layer:
     def clear(self, tensor: torch.Tensor) -> None:
         """Zero a tensor in place where weights are pruned, even where it is NaN."""
         zero_pruned(tensor, self.bytes)
+
+
+def count_layers(layers: Sequence[Layer]) -> None:
+    """Count the weights that each mask keeps, with one transfer from each device."""
+    for layer, kept in zip(layers, counts([layer.mask for layer in layers]), strict=True):
+        layer.kept = kept
 
 
 def find_layers(

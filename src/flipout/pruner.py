@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .criteria import Criterion, statistics_of
 from .events import Event, Progress, Selection, warn_of_dead_layer
 from .graph.live_paths import effective_weights
-from .layers import Layer, Patterns, find_layers, named_tensors
+from .layers import Layer, Patterns, count_layers, find_layers, named_tensors
 from .pruner_state import check_state, load_masks_and_statistics, save_state
 from .runtime import attachments
 from .runtime.compiler import Compile, decide
@@ -321,7 +321,7 @@ class Pruner:
                 changed = changed | selection.grow[number]
             self.runner.zero(layer)
             clear_state(self.optimizer, layer.weight, changed)
-            layer.count()
+        count_layers(self.layers)
 
     def record(self, selection: Selection) -> None:
         """Append an `Event` to `events`."""

@@ -129,7 +129,7 @@ class Runner:
 
     def _scale(self, noise: GradientNoise, device: torch.device) -> Tensor:
         if (noise.scale, device) not in self._scales:
-            self._scales[noise.scale, device] = torch.tensor(noise.scale, device=device)
+            self._scales[noise.scale, device] = torch.full((), noise.scale, device=device)
         return self._scales[noise.scale, device]
 
 

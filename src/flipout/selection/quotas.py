@@ -10,7 +10,9 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
-from .ranking import NotFiniteError, Run, Scores, count_marked, smallest
+from ..host_numbers import counts
+from .digits import Scores
+from .ranking import Run, smallest, smallest_of_each
 
 
 def choose(
@@ -24,19 +26,20 @@ def choose(
     run: Run = lambda function: function,
 ) -> list[Tensor]:
     """Mark what to prune so that exactly `keep` weights are kept, and at least `floors[i]` of them in layer `i`."""
-    kept = [count_marked([mask]) for mask in alive]
-
-    def lowest(i: int, count: int) -> Tensor:
-        try:
-            return smallest(lambda _: scores(i), [alive[i]], count, dtype=dtype, run=run)[0]
-        except NotFiniteError:
-            raise NotFiniteError(i) from None
-
+    kept = counts(alive)
     if per_layer:
         quota = apportion([mask.numel() for mask in alive], keep, floors)
-        return [lowest(i, kept[i] - quota[i]) for i in range(len(alive))]
+        surplus = [have - stay for have, stay in zip(kept, quota, strict=True)]
+        return smallest_of_each(scores, alive, surplus, dtype=dtype, run=run)
     # A floor protects the highest scores of its layer; the other weights are ranked over the whole network.
-    candidates = [lowest(i, max(0, kept[i] - floor)) if floor else alive[i] for i, floor in enumerate(floors)]
+    candidates = list(alive)
+    if guarded := [i for i, floor in enumerate(floors) if floor]:
+        spare = [max(0, kept[i] - floors[i]) for i in guarded]
+        lowest = smallest_of_each(
+            lambda n: scores(guarded[n]), [alive[i] for i in guarded], spare, dtype=dtype, run=run
+        )
+        for i, mark in zip(guarded, lowest, strict=True):
+            candidates[i] = mark
     return smallest(scores, candidates, sum(kept) - keep, dtype=dtype, run=run)
 
 
