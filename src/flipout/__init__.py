@@ -24,7 +24,7 @@ from .pruner import Pruner
 from .runtime.noise import GradientNoise
 from .schedules import Constant, Cubic, Geometric, OneShot, Schedule
 from .statistics import Statistic
-from .warnings import DeadLayerWarning, DivergenceWarning, NotCompiledWarning, UnfinishedWarning
+from .warnings import DeadLayerWarning, DivergenceWarning, KeepZerosWarning, NotCompiledWarning, UnfinishedWarning
 
 __version__ = "0.2.0"
 
@@ -45,6 +45,7 @@ __all__ = [
     "GradientNoise",
     "HoyerSquare",
     "KeepZeros",
+    "KeepZerosWarning",
     "LoopNeeds",
     "Lottery",
     "MagnitudeUncertainty",

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .criteria import Criterion, statistics_of
 from .events import Event, Progress, Selection, warn_of_dead_layer
 from .graph.live_paths import effective_weights
-from .layers import Layer, Patterns, count_layers, find_layers, named_tensors
+from .layers import Layer, Patterns, count_layers, find_layers, named_tensors, refuse_inference_mode
 from .pruner_state import check_state, load_masks_and_statistics, save_state
 from .runtime import attachments
 from .runtime.compiler import Compile, decide
@@ -23,6 +23,7 @@ from .runtime.optimizer_state import clear_state
 from .runtime.runner import Runner
 from .runtime.weights_before import WeightsBefore
 from .schedules import Pruning, Schedule
+from .scoring import check_scores, comparison_type
 from .selection import NotFiniteError, choose, read_floor
 from .statistics import STATISTICS, Place, Statistic
 from .statistics.requests import requested
@@ -86,6 +87,7 @@ class Pruner:
         compile: Compile = "auto",  # noqa: A002
     ) -> None:
         check_optimizer(optimizer)
+        refuse_inference_mode()
         if scope not in ("global", "layer"):
             raise ValueError(f"scope is {scope!r}; give 'global' or 'layer'")
         self.model, self.optimizer = model, optimizer
@@ -108,10 +110,10 @@ class Pruner:
         with torch.no_grad():
             self.start()
             self._prune_at_once()
+        attachments.add(self)  # before the hooks, because it fails if another thread has just attached a pruner
         self._hooks = StepHooks(optimizer, self._before_step, self._after_step)
         self._gradient_masks = GradientMasks(self.layers)
         self._farewell = weakref.finalize(self, Progress.warn, self._progress)
-        attachments.add(self)
 
     # Reading.
 
@@ -284,16 +286,11 @@ class Pruner:
         scores = self.runner.scores(
             layer, self.criterion, self._asked, lambda: {key: self.value(layer, key) for key in self._asked}
         )
-        if scores.shape != layer.weight.shape:
-            raise ValueError(
-                f"the criterion returns scores of shape {tuple(scores.shape)} for {layer.name} of shape "
-                f"{tuple(layer.weight.shape)}; it must return one score for each weight"
-            )
-        return scores
+        return check_scores(scores, self.criterion, layer)
 
     def select(self, keep: int) -> Selection:
         """Choose what to prune, and what to grow, so that exactly `keep` weights are kept."""
-        dtypes = {self.score(self.layers[0]).dtype, *(layer.weight.dtype for layer in self.layers)}
+        scored = next((layer for layer in self.layers if layer.weight.numel()), self.layers[0])
         try:
             chosen = choose(
                 lambda number: self.score(self.layers[number]),
@@ -301,7 +298,7 @@ class Pruner:
                 keep,
                 floors=self.floors,
                 per_layer=self.scope == "layer",
-                dtype=torch.float64 if torch.float64 in dtypes else torch.float32,
+                dtype=comparison_type(self.score(scored).dtype, {layer.weight.dtype for layer in self.layers}),
                 run=self.runner.elementwise,
             )
         except NotFiniteError as error:

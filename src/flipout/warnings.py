@@ -17,3 +17,7 @@ class DivergenceWarning(UserWarning):
 
 class NotCompiledWarning(UserWarning):
     """`torch.compile` failed. The code runs in eager mode: the same results, more slowly."""
+
+
+class KeepZerosWarning(UserWarning):
+    """`KeepZeros` leaves some tensors alone, because their zeros are initial values."""

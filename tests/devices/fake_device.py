@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 aten = torch.ops.aten
 
@@ -97,17 +96,11 @@ class FactoriesOnDevice(TorchDispatchMode):
 
 
 def device() -> torch.device:
-    _set_up()
-    return torch.device("fakedevice", 0)
+    """A device type that torch knows but that nothing implements here.
 
-
-_ready: list[bool] = []
-
-
-def _set_up() -> None:
-    if not _ready:
-        _setup_privateuseone_for_python_backend("fakedevice")
-        _ready.append(True)
+    (A type of our own, PrivateUse1, would have to be registered before the first backward pass of the process.)
+    """
+    return torch.device("lazy", 0)
 
 
 def run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -136,7 +129,7 @@ def run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _is_ours(target: Any) -> bool:
-    return torch.device(target).type == "fakedevice"
+    return torch.device(target).type == "lazy"
 
 
 def _refuse_mixing(packet: Any, args: Sequence[Any], tensors: Sequence[Tensor]) -> None:
@@ -144,7 +137,7 @@ def _refuse_mixing(packet: Any, args: Sequence[Any], tensors: Sequence[Tensor]) 
         if not isinstance(tensor, FakeTensorOnDevice) and tensor.ndim:
             if packet in INDEXING and tensor is not args[0]:
                 continue  # torch moves indices to the device
-            raise RuntimeError(f"{packet}: expected all tensors to be on the same device, found cpu and fakedevice:0")
+            raise RuntimeError(f"{packet}: expected all tensors to be on the same device, found cpu and lazy:0")
 
 
 def _count_syncs(packet: Any, args: Sequence[Any], target: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -128,6 +128,36 @@ def test_a_state_from_the_cpu_continues_on_a_device(method: str) -> None:
     second.optimizer.load_state_dict(first.optimizer.state_dict())
     second.pruner.load_state_dict(first.pruner.state_dict())
     assert_same(second.train(20, skip=7), whole)
+
+
+def test_snip_moves_its_batches_to_the_device() -> None:
+    class Pair(NamedTuple):
+        inputs: dict[str, Any]
+        targets: list[Tensor]
+
+    model = mlp().to(device())
+    x, y = next(batches(1))
+
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = model
+
+        def forward(self, inputs: dict[str, Any]) -> Tensor:
+            assert inputs["note"] == "stays as it is"
+            output: Tensor = self.body(inputs["x"][0])
+            return output
+
+    reader = Reader()
+    pruner = flipout.SNIP(
+        reader,
+        sgd(reader),
+        sparsity=0.9,
+        steps=10,
+        batches=[Pair({"x": (x,), "note": "stays as it is"}, [y])],
+        loss_fn=lambda output, targets: cross_entropy(output, targets[0]),
+    )
+    assert pruner.nonzero == 35
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from decimal import Decimal
-from numbers import Integral
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -45,6 +45,8 @@ def choose(
 
 def read_floor(floor: int | float, sizes: Sequence[int], least: int) -> list[int]:
     """The least number of weights that each layer keeps, from a number or a share; together at most `least`."""
+    if not isinstance(floor, Real) or isinstance(floor, bool):
+        raise TypeError(f"floor is {floor!r}; give a whole number of weights, or a share of them between 0 and 1")
     if not 0 <= floor < math.inf or (not isinstance(floor, Integral) and floor > 1):
         raise ValueError(f"floor is {floor}; give a whole number of weights, or a share of them between 0 and 1")
     share = None if isinstance(floor, Integral) else Decimal(repr(float(floor)))
