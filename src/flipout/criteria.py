@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 Criterion = Callable[..., Tensor]
@@ -60,8 +61,14 @@ def flip_saliency(weight: Tensor, flips: Tensor, *, p: float = 2.0) -> Tensor:
     """FlipOut (Eq. 1): `|theta|^p / (flips + 1)`.
 
     The paper divides by `flips`, so a weight that never flipped can never be pruned; hence the `+ 1`.
+
+    High powers of small weights underflow. For `p > 4` the value is the logarithm of the saliency divided by `p`, in
+    float64, which ranks the weights in the same order: `log|theta| - log(flips + 1) / p`, and -1000 for a weight of 0.
     """
-    weight = weight.double() if p > 4 else weight  # high powers of small weights would underflow
+    if p > 4:
+        magnitudes = weight.double().abs()
+        logarithm = magnitudes.log() - (flips + 1).double().log() / p
+        return torch.where(magnitudes > 0, logarithm, -1000.0)  # the logarithm of the smallest float64 is -744
     return weight.abs().pow(p) / (flips + 1)
 
 

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
+from .host_numbers import counts, read_integers
 from .layers import Layer
-from .selection.ranking import count_marked
 from .warnings import DeadLayerWarning, UnfinishedWarning
 
 
@@ -28,24 +29,26 @@ class Selection:
     @property
     def grown(self) -> int:
         """The number of weights that come back."""
-        return count_marked(self.grow)
+        return sum(counts(self.grow))
 
     def check(self, method: str, layers: Sequence[Layer], keep: int, floors: Sequence[int]) -> None:
         """Refuse a selection that does not leave exactly `keep` weights and the floor of each layer, before anything is
         changed."""
+        misplaced = []
         for number, layer in enumerate(layers):
-            misplaced = self.prune[number] > layer.mask
+            wrong = self.prune[number] > layer.mask
             if self.grow:
-                misplaced |= self.grow[number] & layer.mask
-            if misplaced.any():
-                raise ValueError(
-                    f"{method}.select() marks weights of {layer.name} that it cannot change: `prune` must mark kept "
-                    "weights, and `grow` pruned ones"
-                )
-        left = [
-            layer.kept - count_marked([self.prune[number]]) + (count_marked([self.grow[number]]) if self.grow else 0)
-            for number, layer in enumerate(layers)
-        ]
+                wrong |= self.grow[number] & layer.mask
+            misplaced.append(wrong.any())
+        changes = [torch.count_nonzero(mark) for mark in (*self.prune, *self.grow)]
+        read = read_integers([*misplaced, *changes])
+        if names := [layer.name for layer, wrong in zip(layers, read, strict=False) if wrong]:
+            raise ValueError(
+                f"{method}.select() marks weights of {names[0]} that it cannot change: `prune` must mark kept "
+                "weights, and `grow` pruned ones"
+            )
+        pruned, grown = read[len(layers) : 2 * len(layers)], read[2 * len(layers) :] or [0] * len(layers)
+        left = [layer.kept - gone + back for layer, gone, back in zip(layers, pruned, grown, strict=True)]
         if sum(left) != keep:
             raise ValueError(f"{method}.select() leaves {sum(left):,} weights, but {keep:,} are due")
         for layer, kept, floor in zip(layers, left, floors, strict=True):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import NamedTuple
@@ -13,7 +14,8 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd
 from torch.optim.swa_utils import AveragedModel
 
-from .numerics import masked
+from .host_numbers import counts
+from .numerics import zero_pruned
 from .statistics import Statistic
 
 Predicate = Callable[[str, nn.Module, nn.Parameter], bool]
@@ -57,7 +59,13 @@ class Layer:
 
     def clear(self, tensor: torch.Tensor) -> None:
         """Zero a tensor in place where weights are pruned, even where it is NaN."""
-        tensor.copy_(masked(tensor, self.bytes))
+        zero_pruned(tensor, self.bytes)
+
+
+def count_layers(layers: Sequence[Layer]) -> None:
+    """Count the weights that each mask keeps, with one transfer from each device."""
+    for layer, kept in zip(layers, counts([layer.mask for layer in layers]), strict=True):
+        layer.kept = kept
 
 
 def find_layers(
@@ -70,8 +78,8 @@ def find_layers(
     nothing else. `exclude` leaves weights out. A shared weight matches by each of its names.
     """
     every = list(_candidates(model))
-    wanted = [c for c in every if c.usual] if include is None else _included(every, include)
-    unwanted = {c.number for c in _matching(every, exclude or (), "exclude")}
+    wanted = [c for c in every if c.usual] if include is None else _included(every, _read(include, "include"))
+    unwanted = {c.number for c in _matching(every, [] if exclude is None else _read(exclude, "exclude"), "exclude")}
     chosen = [c for c in wanted if c.number not in unwanted]
     trained = [c for c in chosen if c.weight.requires_grad]
     if not sum(c.weight.numel() for c in trained):
@@ -117,6 +125,12 @@ def _candidates(model: nn.Module) -> Iterator[_Candidate]:
         yield _Candidate(own, holders, parameter, number, usual)
 
 
+def is_sharded(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a DTensor. (Such a tensor exists only after its module was imported, which takes time.)"""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
 def plain_name(name: str) -> str:
     return name.replace("_orig_mod.", "")
 
@@ -132,16 +146,28 @@ def unwrapped(model: nn.Module) -> nn.Module:
             return model
 
 
-def _included(every: list[_Candidate], include: Patterns) -> list[_Candidate]:
+def _read(patterns: Patterns, argument: str) -> Predicate | list[str]:
+    """What a user passed as `include` or `exclude`: a function, or patterns."""
+    if callable(patterns):
+        return patterns
+    listed = [patterns] if isinstance(patterns, str) or not isinstance(patterns, Iterable) else list(patterns)
+    if not all(isinstance(pattern, str) for pattern in listed):
+        raise TypeError(
+            f"{argument} is {patterns!r}; give a name pattern such as 'classifier.*', a list of patterns, or a "
+            "function (name, module, parameter) -> bool"
+        )
+    return listed
+
+
+def _included(every: list[_Candidate], include: Predicate | list[str]) -> list[_Candidate]:
     matched = _matching(every, include, "include")
-    exact = {include} if isinstance(include, str) else set() if callable(include) else set(include)
+    exact = set() if callable(include) else set(include)
     return [c for c in matched if c.weight.ndim > 1 or not exact.isdisjoint(c.names)] or matched
 
 
-def _matching(every: list[_Candidate], patterns: Patterns, argument: str) -> list[_Candidate]:
+def _matching(every: list[_Candidate], patterns: Predicate | list[str], argument: str) -> list[_Candidate]:
     if callable(patterns):
         return [c for c in every if any(map(patterns, c.names, c.modules, [c.weight] * len(c.names)))]
-    patterns = [patterns] if isinstance(patterns, str) else list(patterns)
     for pattern in patterns:
         if not any(_matches(c, pattern) for c in every):
             names = [name for c in every for name in c.names]
@@ -159,7 +185,24 @@ def _ends(name: str) -> list[int]:
     return [*(i for i, letter in enumerate(name) if letter == "."), len(name)]
 
 
+def refuse_inference_mode() -> None:
+    """Refuse to attach where torch records nothing that training needs."""
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError("a pruner cannot be attached under torch.inference_mode(); attach it outside of it")
+
+
 def _check(trained: list[_Candidate], optimizer: torch.optim.Optimizer) -> None:
+    if sharded := [c.names[0] for c in trained if is_sharded(c.weight)]:
+        raise ValueError(
+            f"{', '.join(sharded)} is a DTensor (FSDP2, tensor parallel), which is not supported yet: attach the "
+            "pruner to a model with ordinary weights, such as one in DistributedDataParallel, or leave these out with "
+            "exclude="
+        )
+    if frozen := [c.names[0] for c in trained if c.weight.is_inference()]:
+        raise ValueError(
+            f"{', '.join(frozen)} was created under torch.inference_mode() and cannot be trained: create or load the "
+            "model outside of it"
+        )
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     if foreign := [c.names[0] for c in trained if id(c.weight) not in held]:
         raise ValueError(

@@ -13,13 +13,14 @@ from .criteria import Criterion, statistics_of
 from .events import Event, Progress, Selection, warn_of_dead_layer
 from .first_step import FirstStep
 from .graph.live_paths import effective_weights
-from .layers import Layer, Patterns, find_layers, named_tensors
+from .layers import Layer, Patterns, count_layers, find_layers, named_tensors, refuse_inference_mode
 from .lost_zeros import BETWEEN_STEPS, complaint, count_lost_zeros, warn_at_the_end, warn_of_lost_zeros
 from .pruner_copy import REFUSAL, copy_together
 from .pruner_state import check_state, load_masks_and_statistics, save_state
 from .rank_agreement import check_ranks
 from .runtime import attachments
 from .runtime.compiler import Compile, decide
+from .runtime.gradient_masks import GradientMasks
 from .runtime.hooks import StepHooks
 from .runtime.noise import GradientNoise, as_noise, warn_of_divergence
 from .runtime.optimizer_state import clear_state
@@ -28,6 +29,7 @@ from .runtime.runner import Runner
 from .runtime.unwrapping import unwrap_optimizer
 from .runtime.weights_before import WeightsBefore
 from .schedules import Pruning, Schedule
+from .scoring import check_scores, comparison_type
 from .selection import NotFiniteError, choose, read_floor
 from .statistics import STATISTICS, Place, Statistic
 from .statistics.requests import requested
@@ -40,7 +42,8 @@ class Pruner:
     """Prune a model while an optimizer trains it.
 
     The model is not modified: its modules, parameters and `state_dict` stay as they are, and a pruned weight is a zero
-    that stays zero. Everything happens in hooks around `optimizer.step()`.
+    that stays zero. Everything happens in hooks: gradients are masked as they are accumulated, and the rest is done
+    around `optimizer.step()`.
 
     A method of your own is a subclass. These parts can be overridden, and are called in this order:
 
@@ -95,6 +98,7 @@ class Pruner:
         compile: Compile = "auto",  # noqa: A002
     ) -> None:
         optimizer = unwrap_optimizer(optimizer)
+        refuse_inference_mode()
         if scope not in ("global", "layer"):
             raise ValueError(f"scope is {scope!r}; give 'global' or 'layer'")
         self.model, self.optimizer = model, optimizer
@@ -124,9 +128,10 @@ class Pruner:
 
     def _attach(self) -> None:
         """Register everything that belongs to the optimizer; a copy of the pruner does this too."""
+        attachments.add(self)  # before the hooks, because it fails if another thread has just attached a pruner
         self._hooks = StepHooks(self.optimizer, self._before_step, self._after_step)
+        self._gradient_masks = GradientMasks(self.layers)
         self._farewell = weakref.finalize(self, warn_at_the_end, self._progress, weakref.ref(self))
-        attachments.add(self)
 
     # Reading.
 
@@ -217,6 +222,7 @@ class Pruner:
         """Detach from the optimizer. The zeros stay in the model, but training no longer keeps them at zero."""
         if attachments.discard(self):
             self._hooks.remove()
+            self._gradient_masks.remove()
             self._farewell.detach()
             self._progress.warn()
             warn_of_lost_zeros(self, self.lost_zeros())
@@ -344,16 +350,11 @@ class Pruner:
         scores = self.runner.scores(
             layer, self.criterion, self._asked, lambda: {key: self.value(layer, key) for key in self._asked}
         )
-        if scores.shape != layer.weight.shape:
-            raise ValueError(
-                f"the criterion returns scores of shape {tuple(scores.shape)} for {layer.name} of shape "
-                f"{tuple(layer.weight.shape)}; it must return one score for each weight"
-            )
-        return scores
+        return check_scores(scores, self.criterion, layer)
 
     def select(self, keep: int) -> Selection:
         """Choose what to prune, and what to grow, so that exactly `keep` weights are kept."""
-        dtypes = {self.score(self.layers[0]).dtype, *(layer.weight.dtype for layer in self.layers)}
+        scored = next((layer for layer in self.layers if layer.weight.numel()), self.layers[0])
         try:
             chosen = choose(
                 lambda number: self.score(self.layers[number]),
@@ -361,7 +362,7 @@ class Pruner:
                 keep,
                 floors=self.floors,
                 per_layer=self.scope == "layer",
-                dtype=torch.float64 if torch.float64 in dtypes else torch.float32,
+                dtype=comparison_type(self.score(scored).dtype, {layer.weight.dtype for layer in self.layers}),
                 run=self.runner.elementwise,
             )
         except NotFiniteError as error:
@@ -379,7 +380,7 @@ class Pruner:
             clear_state(self.optimizer, layer.weight, layer.bytes)  # of weights that grow as well: they are pruned here
             if selection.grow:
                 layer.mask |= selection.grow[number]
-            layer.count()
+        count_layers(self.layers)
 
     def record(self, selection: Selection) -> None:
         """Append an `Event` to `events`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import accumulate
@@ -50,6 +51,8 @@ class Schedule:
             raise ValueError(f"sparsity is {self.sparsity}; give a share of at least 0 and below 1 (0.99 for 99 %)")
         if not isinstance(self.steps, Integral) or self.steps < 1:
             raise ValueError(f"steps is {self.steps}; give the number of optimizer steps of the whole training")
+        if not isinstance(self.window, Sequence) or [isinstance(share, Real) for share in self.window] != [True, True]:
+            raise TypeError(f"window is {self.window!r}; give start and end as shares of training, such as (0.05, 0.5)")
         start, end = self.window
         if not 0 <= start <= end <= 1:
             raise ValueError(f"window is {self.window}; give start and end as shares of training, 0 <= start <= end")

@@ -29,3 +29,7 @@ class ForgottenStateWarning(UserWarning):
 
 class StaleMasksWarning(UserWarning):
     """Weights were pruned when the pruner was attached, and other weights were loaded before the first step."""
+
+
+class KeepZerosWarning(UserWarning):
+    """`KeepZeros` leaves some tensors alone, because their zeros are initial values."""

@@ -63,6 +63,7 @@ def test_deep_r_wakes_any_dormant_connection_alike() -> None:
         counts += torch.cat([mark.flatten() for mark in woken])
         for layer, before in zip(pruner.layers, start, strict=True):
             layer.mask.copy_(before)
+            layer.count()
     dormant = ~torch.cat([mask.flatten() for mask in start])
     assert counts[dormant].sum() == 400 * 44
     assert not counts[~dormant].any()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import criteria
+from ..host_numbers import read_integers
 from ..layers import Layer
 from ..pruner import Pruner
 from ..random_numbers import normal, uniform
@@ -93,36 +94,47 @@ class DeepR(Pruner):
 
     def settle(self) -> None:
         had = [layer.kept for layer in self.layers]
-        before = [layer.mask.clone() for layer in self.layers]
-        for layer in self.layers:
-            if not torch.isfinite(layer.weight).logical_or_(~layer.mask).all():
+        survivors = [layer.mask & (layer.weight * self.signs[layer.name] >= 0) for layer in self.layers]
+        finite = [torch.isfinite(layer.weight).logical_or_(~layer.mask).all() for layer in self.layers]
+        read = read_integers([*finite, *map(torch.count_nonzero, survivors)])  # one transfer, not one for each layer
+        for layer, good in zip(self.layers, read, strict=False):
+            if not good:
                 raise self.not_finite(layer, "weights")  # NaN would count as a change of sign
-        for layer in self.layers:
-            layer.mask &= layer.weight * self.signs[layer.name] >= 0
+        has = read[len(self.layers) :]
+        if has == had:
+            for layer in self.layers:
+                layer.zero()
+            return
+        for layer, survivor, count in zip(self.layers, survivors, has, strict=True):
+            layer.mask.copy_(survivor)
             layer.zero()
-        has = [int(layer.mask.sum()) for layer in self.layers]
+            layer.kept = count
         least = had if self.scope == "layer" else self.floors
         owed = [max(0, a - b) for a, b in zip(least, has, strict=True)]
         for layer, number in zip(self.layers, owed, strict=True):
             self._wake([layer], number)
         self._wake(self.layers, sum(had) - sum(has) - sum(owed))
-        for layer, mask in zip(self.layers, before, strict=True):
-            clear_state(self.optimizer, layer.weight, (layer.mask & mask).view(torch.uint8))
-            layer.count()
+        for layer, survivor in zip(self.layers, survivors, strict=True):
+            clear_state(self.optimizer, layer.weight, survivor.view(torch.uint8))
 
     def _wake(self, layers: list[Layer], number: int) -> None:
         """Activate `number` dormant connections of these layers, chosen uniformly at random."""
         if not number:
             return
-        dormant = [(~layer.mask).flatten().nonzero().squeeze(1) for layer in layers]
+        dormant = [layer.mask.numel() - layer.kept for layer in layers]
         chance = random.Random(f"{self.seed} {self.step} {layers[0].name} {len(layers)}")
-        drawn = torch.tensor(chance.sample(range(sum(map(len, dormant))), number), device="cpu")
-        for layer, positions in zip(layers, dormant, strict=True):
-            here = drawn[(drawn >= 0) & (drawn < len(positions))]
-            flat = torch.zeros(layer.mask.numel(), dtype=torch.bool, device=positions.device)
-            flat[positions[here.to(positions.device)]] = True
+        drawn = torch.tensor(chance.sample(range(sum(dormant)), number), device="cpu")
+        for layer, available in zip(layers, dormant, strict=True):
+            here = drawn[(drawn >= 0) & (drawn < available)]
+            drawn -= available
+            if not len(here):
+                continue
+            # The place of the n-th dormant connection: `nonzero` would wait for the device.
+            through = (~layer.mask).flatten().cumsum(0)
+            flat = torch.zeros(layer.mask.numel(), dtype=torch.bool, device=through.device)
+            flat[torch.searchsorted(through, (here + 1).to(through.device))] = True
             layer.mask |= flat.view(layer.mask.shape)
-            drawn -= len(positions)
+            layer.kept += len(here)
 
     def settings(self) -> dict[str, Any]:
         return super().settings() | {"l1": self.l1, "temperature": self.temperature}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import warnings
 from functools import partial
+from numbers import Real
 from typing import ClassVar, Unpack
 
 import torch
@@ -11,10 +13,13 @@ from torch import nn
 
 from .. import criteria
 from ..criteria import Criterion
+from ..host_numbers import read_integers
+from ..layers import count_layers
 from ..pruner import Pruner
 from ..runtime.noise import GradientNoise
 from ..schedules import Never
 from ..statistics import Deviation
+from ..warnings import KeepZerosWarning
 from .options import CommonOptions, NoiseOptions, Options, ScheduleChoice, schedule_for
 from .registry import register
 
@@ -50,6 +55,8 @@ class FlipOut(Pruner):
         schedule: ScheduleChoice = None,
         **options: Unpack[CommonOptions],
     ) -> None:
+        if not isinstance(p, Real):
+            raise TypeError(f"p is {p!r}; give the power of the magnitude as a number")
         if not 0 <= p < math.inf:
             raise ValueError(f"p is {p}; give at least 0: a negative power prunes the largest weights first")
         super().__init__(
@@ -165,10 +172,41 @@ class Dense(Pruner):
 class KeepZeros(Dense):
     """Keep the zeros that a network already has, to fine-tune a pruned one.
 
-    pruner = flipout.KeepZeros(model, optimizer)
+    A tensor of zeros alone was not pruned but initialised so, like `lora_B` of an adapter. Such tensors, and all
+    `lora_A` and `lora_B`, stay trainable as a whole; a `KeepZerosWarning` names them. With `include=` you decide
+    yourself: what it selects is kept as it is.
+
+        pruner = flipout.KeepZeros(model, optimizer)
     """
 
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        sparsity: float = 0.0,
+        steps: int = 1,
+        **options: Unpack[NoiseOptions],
+    ) -> None:
+        self._chosen = options.get("include") is not None
+        super().__init__(model, optimizer, sparsity=sparsity, steps=steps, **options)
+
     def start(self) -> None:
-        for layer in self.layers:
-            layer.mask = layer.weight.detach() != 0
-            layer.count()
+        zeros = [layer.weight.detach() == 0 for layer in self.layers]
+        empty = read_integers([zero.all() for zero in zeros])
+        left_alone = []
+        for layer, zero, all_zero in zip(self.layers, zeros, empty, strict=True):
+            adapter = not {"lora_A", "lora_B"}.isdisjoint(layer.name.split("."))
+            if not self._chosen and layer.weight.numel() and (all_zero or adapter):
+                left_alone.append(layer.name)
+            else:
+                layer.mask = ~zero
+        count_layers(self.layers)
+        if left_alone:
+            warnings.warn(
+                f"{', '.join(left_alone)} stays trainable as a whole: a tensor of zeros alone, or a LoRA adapter, was "
+                "initialised with zeros, not pruned. To keep its zeros too, select the weights with include=; to leave "
+                "it to the optimizer alone, use exclude=",
+                KeepZerosWarning,
+                stacklevel=5,
+            )

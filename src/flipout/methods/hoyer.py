@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import criteria
+from ..host_numbers import read_integers
 from ..pruner import Pruner
 from ..schedules import AtThreshold, OneShot, Pruning
 from .options import Options
@@ -80,7 +81,7 @@ class HoyerSquare(Pruner):
     def keep(self, pruning: Pruning) -> int:
         if pruning.nonzero is not None:
             return pruning.nonzero
-        above = [int((layer.weight.abs() >= self.threshold).sum()) for layer in self.layers]
+        above = read_integers([(layer.weight.abs() >= self.threshold).sum() for layer in self.layers])
         return sum(map(max, above, self.floors))
 
     def settings(self) -> dict[str, Any]:

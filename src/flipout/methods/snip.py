@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Unpack
 
@@ -41,7 +41,8 @@ class SNIP(Pruner):
         optimizer: the optimizer that trains it.
         sparsity: the share of weights that are pruned.
         steps: the number of optimizer steps of the whole training.
-        batches: pairs of input and target.
+        batches: pairs of input and target; tensors in them (also in tuples, lists and dictionaries) are moved to the
+            device of the first weight.
         loss_fn: the loss of an output and a target.
         rounds: number of prunings, by equal shares; the gradient is computed again before each.
         options: see `Pruner`.
@@ -78,8 +79,9 @@ class SNIP(Pruner):
         totals = [layer.statistics["grad"].state["grad"].zero_() for layer in self.layers]
         with without_trace(self.model), torch.enable_grad():
             seen = False
-            for inputs, targets in self._batches:
+            for batch in self._batches:
                 seen = True
+                inputs, targets = moved(batch, weights[0].device)
                 loss = self._loss_fn(self.model(inputs), targets)
                 for total, grad in zip(totals, torch.autograd.grad(loss, weights, allow_unused=True), strict=True):
                     if grad is not None:
@@ -90,6 +92,19 @@ class SNIP(Pruner):
             for total in totals:  # every rank has its own batches, and all need the same masks
                 torch.distributed.all_reduce(total)
         super().prune(pruning)
+
+
+def moved(data: Any, device: torch.device) -> Any:
+    """The data with its tensors on a device: a tensor, or tuples, lists and dictionaries of them; all else as it is."""
+    if isinstance(data, Tensor):
+        return data.to(device)
+    if isinstance(data, Mapping):
+        return {key: moved(value, device) for key, value in data.items()}
+    if isinstance(data, tuple) and hasattr(data, "_fields"):
+        return type(data)(*(moved(value, device) for value in data))
+    if isinstance(data, (tuple, list)):
+        return type(data)(moved(value, device) for value in data)
+    return data
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from collections.abc import Sequence
 from typing import Protocol
@@ -19,10 +20,14 @@ class HasLayers(Protocol):
 
 
 _pruners: weakref.WeakSet[HasLayers] = weakref.WeakSet()
+_lock = threading.RLock()  # reentrant, because the garbage collector may drop a pruner while it is held
 
 
 def add(pruner: HasLayers) -> None:
-    _pruners.add(pruner)
+    """Add a pruner, unless another one was attached to its weights in the meantime."""
+    with _lock:
+        refuse_second(pruner.layers)
+        _pruners.add(pruner)
 
 
 def contains(pruner: HasLayers) -> bool:
@@ -31,17 +36,18 @@ def contains(pruner: HasLayers) -> bool:
 
 def discard(pruner: HasLayers) -> bool:
     """Remove a pruner; return whether it was attached."""
-    was = pruner in _pruners
-    _pruners.discard(pruner)
+    with _lock:
+        was = pruner in _pruners
+        _pruners.discard(pruner)
     return was
 
 
 def refuse_second(layers: Sequence[Layer]) -> None:
     """Refuse weights that another pruner prunes."""
     mine = {id(layer.weight) for layer in layers}
-    if any(id(layer.weight) in mine for other in _pruners for layer in other.layers):
+    if any(id(layer.weight) in mine for other in _attached() for layer in other.layers):
         gc.collect()  # a dropped pruner lives on in a reference cycle with its optimizer
-    for other in _pruners:
+    for other in _attached():
         if shared := [layer.name for layer in other.layers if id(layer.weight) in mine]:
             raise ValueError(
                 f"{', '.join(shared)} is already pruned by {other!r}: call remove() on it first, or give each "
@@ -51,4 +57,9 @@ def refuse_second(layers: Sequence[Layer]) -> None:
 
 def mask_of(weight: Tensor) -> Tensor | None:
     """The mask of a weight, or None if no pruner is attached to it."""
-    return next((layer.mask for pruner in _pruners for layer in pruner.layers if layer.weight is weight), None)
+    return next((layer.mask for pruner in _attached() for layer in pruner.layers if layer.weight is weight), None)
+
+
+def _attached() -> list[HasLayers]:
+    with _lock:
+        return list(_pruners)

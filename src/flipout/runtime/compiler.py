@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 import types
 import warnings
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 
 from ..warnings import NotCompiledWarning
 
 Compile = bool | Literal["auto"]
+Hook = TypeVar("Hook", bound=Callable[..., Any])
+
+HOOKS_ARE_EAGER = (
+    "the hooks of a flipout pruner are not traced: compile the optimizer or the training step with fullgraph=False, "
+    "or leave optimizer.step() out of the compiled function"
+)
 
 EAGER, COMPILED = 20e-9, 2e-9
 """Seconds for each weight and step, roughly, on two cores."""
@@ -25,6 +32,16 @@ def decide(choice: Compile, weights: int, steps: int) -> bool:
     if choice not in (True, False, "auto"):
         raise ValueError(f"compile is {choice!r}; give True, False or 'auto'")
     return bool(choice) if choice != "auto" else (EAGER - COMPILED) * weights * int(steps) > 2 * SECONDS
+
+
+def never_traced(hook: Hook) -> Hook:
+    """Keep a hook out of the graphs of a training loop that is compiled itself.
+
+    A hook looks at counts and masks that change from step to step, and the kernels it calls are compiled on their own.
+    """
+    known = "reason" in inspect.signature(torch.compiler.disable).parameters  # since torch 2.7
+    disabled: Hook = torch.compiler.disable(hook, **({"reason": HOOKS_ARE_EAGER} if known else {}))  # type: ignore[no-untyped-call]
+    return disabled
 
 
 @cache

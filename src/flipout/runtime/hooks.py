@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .compiler import never_traced
 from .nested_steps import is_nested
 from .state_initialization import initializes_state
 
@@ -43,6 +44,7 @@ class StepHooks:
         for handle in self._handles:
             handle.remove()
 
+    @never_traced
     @torch.no_grad()
     def _pre_step(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -63,6 +65,7 @@ class StepHooks:
 
         return args[:1], {**kwargs, "closure": closure_then_before}
 
+    @never_traced
     @torch.no_grad()
     def _post_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not is_nested(optimizer) and not _skips(optimizer):

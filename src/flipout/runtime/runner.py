@@ -20,6 +20,7 @@ from ..criteria import is_elementwise
 from ..layers import Layer
 from ..numerics import zero_pruned
 from ..random_numbers import key
+from ..scoring import unchanged
 from ..statistics import Statistic
 from ..statistics.base import Kernel, Reader
 from .compiler import compiled, failures
@@ -87,19 +88,23 @@ class Runner:
         criterion: Callable[..., Tensor],
         names: Sequence[str],
         values: Callable[[], dict[str, Tensor]],
-    ) -> Tensor:
+    ) -> Any:
         """The criterion's scores of one layer: in one compiled loop if everything it needs is declared elementwise."""
         function, settings = _split(criterion)
         statistics = [layer.statistics[name] for name in names]
         readers = tuple((name, s.reader, len(s.state)) for name, s in zip(names, statistics, strict=True) if s.reader)
         fusable = self.compiled and is_elementwise(criterion) and len(readers) == len(names) and settings is not None
         if not fusable or not layer.weight.numel():
-            return criterion(**values())
+            given = values()
+            with unchanged(criterion, layer, given.items()):
+                return criterion(**given)
         rows = self._rows_of(layer, _contiguous(statistics))
         run = compiled(_score_kernel(function, readers, settings or ()), *rows.kind)
-        states = [rows.like(tensor) for statistic in statistics for tensor in statistic.state.values()]
-        scores: Tensor = run(rows.weight, *states)
-        return scores.view(layer.weight.shape)
+        states = [(s_name, rows.like(t)) for s_name, s in zip(names, statistics, strict=True) for t in s.state.values()]
+        with unchanged(criterion, layer, [("weight", rows.weight), *states]):
+            scores = run(rows.weight, *(state for _, state in states))
+        fits = isinstance(scores, Tensor) and scores.numel() == layer.weight.numel()
+        return scores.view(layer.weight.shape) if fits else scores
 
     def elementwise(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function for the elementwise work of a selection, compiled if kernels are."""
@@ -130,7 +135,7 @@ class Runner:
 
     def _scale(self, noise: GradientNoise, device: torch.device) -> Tensor:
         if (noise.scale, device) not in self._scales:
-            self._scales[noise.scale, device] = torch.tensor(noise.scale, device=device)
+            self._scales[noise.scale, device] = torch.full((), noise.scale, device=device)
         return self._scales[noise.scale, device]
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from decimal import Decimal
-from numbers import Integral
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
 
-from .ranking import NotFiniteError, Run, Scores, count_marked, smallest
+from ..host_numbers import counts
+from .digits import Scores
+from .ranking import Run, smallest, smallest_of_each
 
 
 def choose(
@@ -24,24 +26,27 @@ def choose(
     run: Run = lambda function: function,
 ) -> list[Tensor]:
     """Mark what to prune so that exactly `keep` weights are kept, and at least `floors[i]` of them in layer `i`."""
-    kept = [count_marked([mask]) for mask in alive]
-
-    def lowest(i: int, count: int) -> Tensor:
-        try:
-            return smallest(lambda _: scores(i), [alive[i]], count, dtype=dtype, run=run)[0]
-        except NotFiniteError:
-            raise NotFiniteError(i) from None
-
+    kept = counts(alive)
     if per_layer:
         quota = apportion([mask.numel() for mask in alive], keep, floors)
-        return [lowest(i, kept[i] - quota[i]) for i in range(len(alive))]
+        surplus = [have - stay for have, stay in zip(kept, quota, strict=True)]
+        return smallest_of_each(scores, alive, surplus, dtype=dtype, run=run)
     # A floor protects the highest scores of its layer; the other weights are ranked over the whole network.
-    candidates = [lowest(i, max(0, kept[i] - floor)) if floor else alive[i] for i, floor in enumerate(floors)]
+    candidates = list(alive)
+    if guarded := [i for i, floor in enumerate(floors) if floor]:
+        spare = [max(0, kept[i] - floors[i]) for i in guarded]
+        lowest = smallest_of_each(
+            lambda n: scores(guarded[n]), [alive[i] for i in guarded], spare, dtype=dtype, run=run
+        )
+        for i, mark in zip(guarded, lowest, strict=True):
+            candidates[i] = mark
     return smallest(scores, candidates, sum(kept) - keep, dtype=dtype, run=run)
 
 
 def read_floor(floor: int | float, sizes: Sequence[int], least: int) -> list[int]:
     """The least number of weights that each layer keeps, from a number or a share; together at most `least`."""
+    if not isinstance(floor, Real) or isinstance(floor, bool):
+        raise TypeError(f"floor is {floor!r}; give a whole number of weights, or a share of them between 0 and 1")
     if not 0 <= floor < math.inf or (not isinstance(floor, Integral) and floor > 1):
         raise ValueError(f"floor is {floor}; give a whole number of weights, or a share of them between 0 and 1")
     share = None if isinstance(floor, Integral) else Decimal(repr(float(floor)))

@@ -3,8 +3,9 @@
 A global ranking is usually written as concatenate, sort, cut. Here the scores are histogrammed by their leading sixteen
 bits, one tensor at a time, which gives the narrow range that holds the k-th smallest score. A second pass takes
 everything below that range and sorts the few scores inside it. If they are not few (many equal scores), a third pass
-histograms their other bits. The scores of at most one tensor are in memory, and histograms of tensors on different
-devices are added.
+histograms their other bits. The scores of at most one tensor are in memory.
+
+On a device other than the CPU, and for integer scores, all bits are histogrammed, digit by digit: see `digits`.
 """
 
 from __future__ import annotations
@@ -15,14 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Scores = Callable[[int], Tensor]
-"""`scores(i)` returns the scores of tensor `i`, the same ones every time it is called."""
+from ..host_numbers import counts, read_integers
+from .digits import BINS, DIGIT, Found, Scores, bins_beyond_finite, bits_of, integer_of, refine, search
 
 Run = Callable[[Callable[..., Any]], Callable[..., Any]]
 """Takes a function, and returns it or a faster one that does the same."""
-
-_DIGIT = 16
-_BINS = 1 << _DIGIT
 
 
 class NotFiniteError(ValueError):
@@ -46,10 +44,11 @@ def smallest(
     Slow and obvious: `sorted((score, tensor, index) for all candidates)[:count]`.
 
     Args:
-        scores: `scores(i)` returns the scores of tensor `i`, of any real floating-point type and either sign.
+        scores: `scores(i)` returns the scores of tensor `i`, of any real type and either sign.
         candidates: for each tensor, a boolean tensor of the elements to choose from.
         count: how many to mark.
-        dtype: the type that scores are compared in: float32, which holds every half-precision score too, or float64.
+        dtype: the type that scores are compared in: float32, which holds every half-precision score too, float64, or
+            int64 for integer scores.
         run: wraps the elementwise functions, to compile them.
 
     Returns:
@@ -57,42 +56,90 @@ def smallest(
     """
     if count == 0:
         return [torch.zeros_like(candidate) for candidate in candidates]
+    if not _sortable(candidates, dtype):
+        found = search(scores, candidates, count, dtype)
+        _check([found], [count], lambda _: _not_finite(scores, candidates, dtype))
+        return found.marks
     histogram = _leading_histogram(scores, candidates, dtype, run)
     available = int(histogram.sum())
     if not 0 < count <= available:
-        raise ValueError(f"cannot choose {count} of {available} weights")
+        raise _too_few(count, available)
     prefix, rank = _find(histogram, count)
     inside = int(histogram[prefix])
-    prefix -= _BINS // 2
+    prefix -= BINS // 2
     if inside <= max(candidate.numel() for candidate in candidates):
         chosen = _take_few(scores, candidates, prefix, inside, rank, dtype, run)
     else:
-        chosen = _take_many(scores, candidates, prefix, rank, dtype)
-    if count_marked(chosen) != count:
+        start, left = (torch.full((), number, dtype=torch.int64, device="cpu") for number in (prefix, rank))
+        chosen = refine(scores, candidates, start, left, dtype)
+    if sum(counts(chosen)) != count:
         raise _impure()
     return chosen
 
 
-def count_marked(marks: Sequence[Tensor]) -> int:
-    return sum(int(torch.count_nonzero(mark)) for mark in marks)
+def smallest_of_each(
+    scores: Scores,
+    candidates: Sequence[Tensor],
+    numbers: Sequence[int],
+    *,
+    dtype: torch.dtype = torch.float32,
+    run: Run = lambda function: function,
+) -> list[Tensor]:
+    """For each tensor alone, mark the `numbers[i]` smallest scores among its candidates; see `smallest`."""
+
+    def alone(i: int) -> Scores:
+        return lambda _: scores(i)
+
+    if not _sortable(candidates, dtype):
+        asked = [i for i, number in enumerate(numbers) if number]
+        found = [search(alone(i), [candidates[i]], numbers[i], dtype) for i in asked]
+        _check(found, [numbers[i] for i in asked], lambda job: NotFiniteError(asked[job]))
+        marks = dict(zip(asked, (one.marks[0] for one in found), strict=True))
+        return [marks[i] if i in marks else torch.zeros_like(mask) for i, mask in enumerate(candidates)]
+    chosen = []
+    for i, (candidate, number) in enumerate(zip(candidates, numbers, strict=True)):
+        try:
+            chosen += smallest(alone(i), [candidate], number, dtype=dtype, run=run)
+        except NotFiniteError:
+            raise NotFiniteError(i) from None
+    return chosen
+
+
+def _sortable(candidates: Sequence[Tensor], dtype: torch.dtype) -> bool:
+    """Whether the few scores near the k-th smallest are sorted, which is fastest on the CPU."""
+    return dtype.is_floating_point and all(candidate.device.type == "cpu" for candidate in candidates)
+
+
+def _check(found: Sequence[Found], numbers: Sequence[int], not_finite: Callable[[int], NotFiniteError]) -> None:
+    """Check what searches found, with one transfer from each device for all of them."""
+    read = iter(read_integers([number for one in found for number in (one.available, one.not_finite, one.marked)]))
+    for job, (count, available, strange, marked) in enumerate(zip(numbers, read, read, read, strict=True)):
+        if strange:
+            raise not_finite(job)
+        if not 0 < count <= available:
+            raise _too_few(count, available)
+        if marked != count:
+            raise _impure()
 
 
 def _leading_histogram(scores: Scores, candidates: Sequence[Tensor], dtype: torch.dtype, run: Run) -> Tensor:
     """The number of candidates with each leading digit, in the order of the scores."""
-    exponent = 8 if dtype == torch.float32 else 11
-    total = torch.zeros(_BINS + 1, dtype=torch.int64, device="cpu")
+    total = torch.zeros(BINS + 1, dtype=torch.int64, device="cpu")
     for i, candidate in enumerate(candidates):
-        bits = scores(i).to(dtype).view(_integer(dtype))
+        bits = scores(i).to(dtype).view(integer_of(dtype))
         digits = run(leading_digits)(bits.flatten(), candidate.view(torch.uint8).flatten())
-        total += torch.bincount(digits, minlength=_BINS + 1).cpu()
+        total += torch.bincount(digits, minlength=BINS + 1)
     # Negative numbers come first. The larger their bits, the smaller they are.
-    total = torch.cat([total[1 : _BINS // 2 + 1].flip(0), total[_BINS // 2 + 1 :]])
-    beyond = 1 << (_DIGIT - 1 - exponent)  # an exponent of all ones means infinity or NaN
+    total = torch.cat([total[1 : BINS // 2 + 1].flip(0), total[BINS // 2 + 1 :]])
+    beyond = bins_beyond_finite(dtype)
     if total[:beyond].any() or total[-beyond:].any():
-        raise NotFiniteError(
-            next(i for i, mask in enumerate(candidates) if not torch.isfinite(scores(i).to(dtype))[mask].all())
-        )
+        raise _not_finite(scores, candidates, dtype)
     return total
+
+
+def _not_finite(scores: Scores, candidates: Sequence[Tensor], dtype: torch.dtype) -> NotFiniteError:
+    strange = (i for i, mask in enumerate(candidates) if not torch.isfinite(scores(i).to(dtype))[mask].all())
+    return NotFiniteError(next(strange))
 
 
 def leading_digits(bits: Tensor, candidate: Tensor) -> Tensor:
@@ -128,19 +175,18 @@ def _take_few(
     chosen, indices, values = [], [], []
     for i, candidate in enumerate(candidates):
         score = scores(i).to(dtype).flatten()
-        taking_part, bounds = candidate.view(torch.uint8).flatten(), (low.to(score.device), high.to(score.device))
-        below, within = run(below_and_inside)(score, taking_part, *bounds)
+        below, within = run(below_and_inside)(score, candidate.view(torch.uint8).flatten(), low, high)
         index = _where(within)
         chosen.append(below.view(torch.bool))
         indices.append(index)
-        values.append(score[index].cpu())
+        values.append(score[index])
     order = torch.cat(values).argsort(stable=True)
     if len(order) != inside:
         raise _impure()
     picked = torch.zeros(inside, dtype=torch.bool, device="cpu")
     picked[order[:rank]] = True
     for mark, index, pick in zip(chosen, indices, picked.split([len(index) for index in indices]), strict=True):  # type: ignore[no-untyped-call]
-        mark[index[pick.to(index.device)]] = True
+        mark[index[pick]] = True
     return [mark.view(candidate.shape) for mark, candidate in zip(chosen, candidates, strict=True)]
 
 
@@ -148,56 +194,26 @@ def _where(marks: Tensor) -> Tensor:
     """The indices of the few ones among bytes of 0 and 1, searched eight bytes at a time."""
     whole = len(marks) // 8 * 8
     words = marks[:whole].view(torch.int64).nonzero()
-    near = (words * 8 + torch.arange(8, device=marks.device)).flatten()
+    near = (words * 8 + torch.arange(8, device="cpu")).flatten()
     return torch.cat([near[marks[near] > 0], marks[whole:].nonzero().squeeze(1) + whole])
 
 
-def _take_many(
-    scores: Scores, candidates: Sequence[Tensor], prefix: int, rank: int, dtype: torch.dtype
-) -> list[Tensor]:
-    """The same if many scores share a leading digit: find the threshold digit by digit, take the first of equals."""
-    for shift in range(torch.finfo(dtype).bits - 2 * _DIGIT, -1, -_DIGIT):
-        histogram = torch.zeros(_BINS, dtype=torch.int64, device="cpu")
-        for i, candidate in enumerate(candidates):
-            keys = _ordered(scores(i), dtype)[candidate]
-            digits = keys[keys >> (shift + _DIGIT) == prefix] >> shift & (_BINS - 1)
-            histogram += torch.bincount(digits, minlength=_BINS).cpu()
-        digit, rank = _find(histogram, rank)
-        prefix = prefix << _DIGIT | digit
-    chosen = []
-    for i, candidate in enumerate(candidates):
-        keys = _ordered(scores(i), dtype)
-        equal = candidate & (keys == prefix)
-        number = int(equal.sum())
-        if number > rank:
-            equal &= (equal.flatten().cumsum(0) <= rank).view(equal.shape)
-        rank -= min(number, rank)
-        chosen.append(equal | (candidate & (keys < prefix)))
-    return chosen
-
-
 def _bits(scores: Tensor, dtype: torch.dtype) -> Tensor:
-    return (scores.to(dtype) + 0.0).view(_integer(dtype))  # + 0.0: -0.0 becomes 0.0, for they are equal
-
-
-def _ordered(scores: Tensor, dtype: torch.dtype) -> Tensor:
-    """Integers in the order of the scores: the bits of a float, those below the sign inverted if it is negative."""
-    bits = _bits(scores, dtype)
-    return bits ^ (bits >> (torch.finfo(dtype).bits - 1) & torch.iinfo(bits.dtype).max)
+    return (scores.to(dtype) + 0.0).view(integer_of(dtype))  # + 0.0: -0.0 becomes 0.0, for they are equal
 
 
 def _range(prefix: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """The smallest and the largest score with a leading digit."""
-    shift, most = torch.finfo(dtype).bits - _DIGIT, torch.iinfo(_integer(dtype)).max
+    shift, most = bits_of(dtype) - DIGIT, torch.iinfo(integer_of(dtype)).max
     last = (prefix << shift) + (1 << shift) - 1 - (prefix == -1)  # its last would be -0.0, which equals 0.0
-    keys = torch.tensor([prefix << shift, last], dtype=_integer(dtype), device="cpu")
-    bits = keys ^ (keys >> (torch.finfo(dtype).bits - 1) & most)
+    keys = torch.tensor([prefix << shift, last], dtype=integer_of(dtype), device="cpu")
+    bits = keys ^ (keys >> (bits_of(dtype) - 1) & most)
     low, high = bits.view(dtype)
     return low, high
 
 
-def _integer(dtype: torch.dtype) -> torch.dtype:
-    return torch.int64 if dtype == torch.float64 else torch.int32
+def _too_few(count: int, available: int) -> ValueError:
+    return ValueError(f"cannot choose {count} of {available} weights")
 
 
 def _impure() -> RuntimeError:

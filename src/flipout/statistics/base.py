@@ -33,7 +33,10 @@ class Statistic:
     """
 
     gradient: ClassVar[Literal["masked", "unmasked"] | None] = "masked"
-    """The gradient that `before` gets: zero at pruned weights, as the backward pass computed it, or none (None)."""
+    """The gradient that `before` gets: zero at pruned weights, as the backward pass computed it, or none (None).
+
+    Gradients are masked as they are accumulated. For a statistic that needs the unmasked gradient, masking waits until
+    the step, so gradient clipping sees the gradients of pruned weights too."""
 
     kernel: ClassVar[Kernel | None] = None
     """A fused form of `after`: `kernel(weight, mask, *state)` updates the state tensors in place, element by element.

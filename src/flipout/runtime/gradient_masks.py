@@ -1,0 +1,55 @@
+"""Gradients are masked as the backward pass accumulates them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+from ..layers import Layer
+from .compiler import never_traced
+
+
+class GradientMasks:
+    """Zero the gradient of each pruned weight as soon as the backward pass has accumulated it.
+
+    So gradient clipping, logging and everything else between `backward()` and `optimizer.step()` sees the gradients
+    that the optimizer uses. Under data parallelism this happens before the ranks exchange their gradients: the masks
+    are equal on all ranks, so the averages are masked too.
+
+    A layer with a statistic that needs the unmasked gradient is left out: its gradient is masked inside the step.
+    """
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        handles = [
+            layer.weight.register_post_accumulate_grad_hook(_mask_gradient_of(layer))  # type: ignore[no-untyped-call]
+            for layer in layers
+            if not any(statistic.gradient == "unmasked" for statistic in layer.statistics.values())
+        ]
+        self._finalizer = weakref.finalize(self, _remove, handles)  # a dropped pruner leaves no hooks in the model
+
+    def remove(self) -> None:
+        self._finalizer()
+
+
+def _mask_gradient_of(layer: Layer) -> Callable[[Tensor], None]:
+    """The hook of a layer. It must not keep the layer alive, because the weight may outlive the pruner."""
+    reference = weakref.ref(layer)
+
+    @never_traced
+    def mask_gradient(weight: Tensor) -> None:
+        layer, grad = reference(), weight.grad
+        if layer is None or layer.dense or grad is None or grad.layout != torch.strided:
+            return  # (a sparse gradient is refused inside the step)
+        with torch.no_grad():
+            layer.clear(grad)
+
+    return mask_gradient
+
+
+def _remove(handles: Iterable[RemovableHandle]) -> None:
+    for handle in handles:
+        handle.remove()

@@ -1,0 +1,227 @@
+"""Gradients of pruned weights are zero between `backward()` and `step()`, for clipping, logging and everything else."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import flipout
+from flipout.layers import Layer
+from flipout.statistics import Place
+from tests.helpers import batches, cross_entropy, mlp, sgd, train
+
+
+def pruned_mlp(sparsity: float = 0.9, **options: Any) -> tuple[nn.Sequential, torch.optim.Optimizer, flipout.Pruner]:
+    """A network that is pruned at once and then only trained."""
+    model = mlp()
+    optimizer = sgd(model, **options)
+    schedule = flipout.OneShot(sparsity, 20, at=0)
+    pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=sparsity, steps=20, schedule=schedule, scope="layer")
+    return model, optimizer, pruner
+
+
+def full_gradients(model: nn.Module, data: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+    """The gradients of the summed loss, computed without `backward()`, so that no hook sees them."""
+    loss = torch.stack([cross_entropy(model(x), y) for x, y in data]).sum()
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    return dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
+
+
+def expected_gradients(pruner: flipout.Pruner, full: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: torch.where(pruner.masks[name], g, 0.0) if name in pruner.masks else g for name, g in full.items()}
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_clipping_sees_the_masked_gradients(micro_batches: int) -> None:
+    model, optimizer, pruner = pruned_mlp()
+    train(model, optimizer, 5)
+    data = list(batches(micro_batches, seed=3))
+    full = full_gradients(model, data)
+    expected = expected_gradients(pruner, full)
+    optimizer.zero_grad()
+    for x, y in data:
+        cross_entropy(model(x), y).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad, expected[name])
+        if name in pruner.masks:
+            assert not parameter.grad[~pruner.masks[name]].any()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    torch.testing.assert_close(norm, torch.stack([grad.norm() for grad in expected.values()]).norm())
+    assert norm < 0.9 * torch.stack([grad.norm() for grad in full.values()]).norm()
+
+
+def test_clipping_does_not_slow_down_what_is_left() -> None:
+    """With clipped gradients a nearly empty network still takes steps of the clipped length."""
+    model, optimizer, pruner = pruned_mlp(0.97, lr=1.0, momentum=0.0, weight_decay=0.0)
+    for x, y in batches(5):
+        optimizer.zero_grad()
+        cross_entropy(model(x), y).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        before = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+        optimizer.step()
+        length = (nn.utils.parameters_to_vector(model.parameters()).detach() - before).norm()
+        assert float(length) == pytest.approx(0.01, rel=1e-3)
+    assert pruner.nonzero == 11
+
+
+def test_a_gradient_scaler_sees_the_masked_gradients() -> None:
+    model, optimizer, pruner = pruned_mlp()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    x, y = next(batches(1, seed=3))
+    expected = expected_gradients(pruner, full_gradients(model, [(x, y)]))
+    scaler.scale(cross_entropy(model(x), y)).backward()
+    scaler.unscale_(optimizer)
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    torch.testing.assert_close(norm, torch.stack([grad.norm() for grad in expected.values()]).norm())
+    scaler.step(optimizer)
+    assert pruner.step == 1
+
+
+def test_a_compiled_model_gets_masked_gradients() -> None:
+    inner = mlp()
+    model = torch.compile(inner, backend="eager")
+    assert isinstance(model, nn.Module)
+    optimizer = sgd(inner)
+    schedule = flipout.OneShot(0.9, 20, at=0)
+    pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.9, steps=20, schedule=schedule, scope="layer")
+    x, y = next(batches(1))
+    cross_entropy(model(x), y).backward()
+    for layer in pruner.layers:
+        assert layer.weight.grad is not None
+        assert layer.weight.grad[layer.mask].any()
+        assert not layer.weight.grad[~layer.mask].any()
+
+
+def test_gradients_set_by_hand_are_masked_inside_the_step() -> None:
+    model, optimizer, pruner = pruned_mlp()
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    for layer in pruner.layers:
+        assert layer.weight.grad is not None
+        assert torch.equal(layer.weight.grad, layer.mask.float())
+
+
+def test_a_nan_at_a_pruned_weight_does_not_reach_clipping() -> None:
+    model, _, pruner = pruned_mlp()
+    weight = pruner.layers[0].weight
+    weight.register_hook(lambda grad: torch.where(pruner.layers[0].mask, grad, float("nan")))
+    x, y = next(batches(1))
+    cross_entropy(model(x), y).backward()
+    assert torch.isfinite(nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+
+
+def test_a_dense_layer_is_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = mlp()
+    optimizer = sgd(model)
+    flipout.GlobalMagnitude(model, optimizer, sparsity=0.9, steps=100)
+    monkeypatch.setattr(Layer, "clear", lambda *_: pytest.fail("there is nothing to mask"))
+    train(model, optimizer, 3)
+
+
+def test_removed_and_dropped_pruners_leave_no_hooks() -> None:
+    model, optimizer, pruner = pruned_mlp()
+    pruner.remove()
+    x, y = next(batches(1))
+    cross_entropy(model(x), y).backward()
+    assert all(layer.weight.grad is not None and layer.weight.grad[~layer.mask].any() for layer in pruner.layers)
+    assert not any(parameter._post_accumulate_grad_hooks for parameter in model.parameters())
+
+    model, optimizer, pruner = pruned_mlp()
+    masks = pruner.masks
+    del optimizer, pruner
+    gc.collect()
+    cross_entropy(model(x), y).backward()
+    for name, mask in masks.items():
+        grad = model.get_parameter(name).grad
+        assert grad is not None
+        assert grad[~mask].any()
+    assert not any(parameter._post_accumulate_grad_hooks for parameter in model.parameters())
+
+
+class Whole(flipout.Statistic):
+    """Adds up the gradients it was shown, at pruned weights too."""
+
+    gradient = "unmasked"
+
+    def __init__(self, weight: Tensor, place: Place) -> None:
+        super().__init__(weight, place)
+        self.state["sum"] = torch.zeros_like(weight)
+
+    def before(self, weight: Tensor, grad: Tensor | None) -> None:
+        assert grad is not None
+        self.state["sum"].add_(grad)
+
+    def value(self, weight: Tensor, step: int) -> Tensor:
+        return self.state["sum"]
+
+
+def test_a_statistic_of_the_unmasked_gradient_sees_both_micro_batches() -> None:
+    model = mlp()
+    optimizer = sgd(model)
+
+    def criterion(weight: Tensor, whole: Tensor) -> Tensor:
+        return weight.abs() + 0 * whole
+
+    schedule = flipout.OneShot(0.9, 20, at=0)
+    pruner = flipout.Pruner(
+        model, optimizer, criterion=criterion, schedule=schedule, statistics={"whole": Whole}, noise=0.5, scope="layer"
+    )
+    data = list(batches(2, seed=3))
+    full = full_gradients(model, data)
+    for x, y in data:
+        cross_entropy(model(x), y).backward()
+    optimizer.step()
+    for layer in pruner.layers:
+        torch.testing.assert_close(pruner.statistics["whole"][layer.name], full[layer.name])
+        assert pruner.statistics["whole"][layer.name][~layer.mask].any()
+        assert layer.weight.grad is not None
+        assert not layer.weight.grad[~layer.mask].any()
+
+
+def _check_data_parallel(rank: int, bucket_view: bool) -> None:
+    model, optimizer, pruner = pruned_mlp()
+    parallel = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=bucket_view)
+    data = list(batches(4, seed=3))
+    for step in range(2):  # the second time with the buckets rebuilt
+        full = {name: grad / 2 for name, grad in full_gradients(model, data[2 * step : 2 * step + 2]).items()}
+        expected = expected_gradients(pruner, full)
+        optimizer.zero_grad()
+        x, y = data[2 * step + rank]
+        cross_entropy(parallel(x), y).backward()
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None
+            torch.testing.assert_close(parameter.grad, expected[name])
+            if name in pruner.masks:
+                assert not parameter.grad[~pruner.masks[name]].any()
+        optimizer.step()
+
+
+def _rank(rank: int, store: Path) -> None:
+    try:
+        torch.distributed.init_process_group("gloo", rank=rank, world_size=2, init_method=f"file://{store}")
+        for bucket_view in (False, True):
+            _check_data_parallel(rank, bucket_view)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)  # gloo's threads sometimes keep an interpreter from ending
+
+
+def test_data_parallel_gradients_are_masked(tmp_path: Path) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    ranks = [spawn.Process(target=_rank, args=(rank, tmp_path / "store")) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(120)
+    assert [process.exitcode for process in ranks] == [0, 0]
