@@ -16,10 +16,12 @@ BELOW = {
     "schedules": set(),
     "numerics": set(),
     "random_numbers": set(),
-    "selection": set(),
+    "selection": {"host_numbers"},
     "statistics": {"numerics", "random_numbers"},
     "graph": {"layers", "numerics", "runtime", "statistics"},
-    "runtime": {"criteria", "layers", "numerics", "random_numbers", "statistics", "warnings"},
+    "scoring": {"criteria", "layers"},
+    "host_numbers": set(),
+    "runtime": {"criteria", "layers", "numerics", "random_numbers", "scoring", "statistics", "warnings"},
 }
 """What each room of the core may import."""
 

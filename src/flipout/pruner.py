@@ -13,24 +13,23 @@ from .criteria import Criterion, statistics_of
 from .events import Event, Progress, Selection, warn_of_dead_layer
 from .first_step import FirstStep
 from .graph.live_paths import effective_weights
-from .layers import Layer, Patterns, count_layers, find_layers, named_tensors, refuse_inference_mode
+from .layers import Layer, Patterns, find_layers, named_tensors, refuse_inference_mode
 from .lost_zeros import BETWEEN_STEPS, complaint, count_lost_zeros, warn_at_the_end, warn_of_lost_zeros
 from .pruner_copy import REFUSAL, copy_together
 from .pruner_state import check_state, load_masks_and_statistics, save_state
+from .pruning_event import PruningEvent
 from .rank_agreement import check_ranks
 from .runtime import attachments
 from .runtime.compiler import Compile, decide
 from .runtime.gradient_masks import GradientMasks
 from .runtime.hooks import StepHooks
 from .runtime.noise import GradientNoise, as_noise, warn_of_divergence
-from .runtime.optimizer_state import clear_state
 from .runtime.ownership import Ownership
 from .runtime.runner import Runner
 from .runtime.unwrapping import unwrap_optimizer
 from .runtime.weights_before import WeightsBefore
-from .schedules import Pruning, Schedule
-from .scoring import check_scores, comparison_type
-from .selection import NotFiniteError, choose, read_floor
+from .schedules import Schedule
+from .selection import read_floor
 from .statistics import STATISTICS, Place, Statistic
 from .statistics.requests import requested
 from .summary import Plan, Summary, summarize
@@ -38,7 +37,7 @@ from .summary import Plan, Summary, summarize
 StatisticMaker = Callable[[Tensor, Place], Statistic]
 
 
-class Pruner:
+class Pruner(PruningEvent):
     """Prune a model while an optimizer trains it.
 
     The model is not modified: its modules, parameters and `state_dict` stay as they are, and a pruned weight is a zero
@@ -139,21 +138,6 @@ class Pruner:
     def step(self) -> int:
         """The number of optimizer steps taken; skipped ones do not count."""
         return self._progress.step
-
-    @property
-    def prunable(self) -> int:
-        """The number of weights that can be pruned, including those that are."""
-        return sum(layer.weight.numel() for layer in self.layers)
-
-    @property
-    def nonzero(self) -> int:
-        """The number of weights that the masks keep. See `lost_zeros` for whether the model agrees."""
-        return sum(layer.kept for layer in self.layers)
-
-    @property
-    def sparsity(self) -> float:
-        """`1 - nonzero / prunable`, from the masks. `check` compares the masks with the weights of the model."""
-        return 1 - self.nonzero / self.prunable
 
     @property
     def finished(self) -> bool:
@@ -328,75 +312,10 @@ class Pruner:
         self.settle()
         self._prune_due()
 
-    # A pruning event: score, select, apply, record.
+    # Pruning events that are due.
 
-    def prune(self, pruning: Pruning) -> None:
-        """Carry out one pruning of the plan."""
-        keep = self.keep(pruning)
-        selection = self.select(keep)
-        if type(self).select is not Pruner.select:  # ours is exact by construction
-            selection.check(type(self).__name__, self.layers, keep, self.floors)
+    def agree(self, selection: Selection) -> None:
         check_ranks(self, selection)
-        self.apply(selection)
-        self.record(selection)
-
-    def keep(self, pruning: Pruning) -> int:
-        """How many weights are kept after a pruning. By default what the plan says."""
-        assert pruning.nonzero is not None, "a schedule without counts needs a method that overrides keep()"
-        return pruning.nonzero
-
-    def score(self, layer: Layer) -> Tensor:
-        """The score of each weight of a layer; the lowest are pruned first."""
-        scores = self.runner.scores(
-            layer, self.criterion, self._asked, lambda: {key: self.value(layer, key) for key in self._asked}
-        )
-        return check_scores(scores, self.criterion, layer)
-
-    def select(self, keep: int) -> Selection:
-        """Choose what to prune, and what to grow, so that exactly `keep` weights are kept."""
-        scored = next((layer for layer in self.layers if layer.weight.numel()), self.layers[0])
-        try:
-            chosen = choose(
-                lambda number: self.score(self.layers[number]),
-                [layer.mask for layer in self.layers],
-                keep,
-                floors=self.floors,
-                per_layer=self.scope == "layer",
-                dtype=comparison_type(self.score(scored).dtype, {layer.weight.dtype for layer in self.layers}),
-                run=self.runner.elementwise,
-            )
-        except NotFiniteError as error:
-            raise self.not_finite(self.layers[error.tensor], "scores") from None
-        return Selection(chosen)
-
-    def apply(self, selection: Selection) -> None:
-        """Change the masks, zero the pruned weights, and clear the optimizer's state of every weight that changed.
-
-        A weight that grows back starts at 0, without momentum.
-        """
-        for number, layer in enumerate(self.layers):
-            layer.mask ^= selection.prune[number]
-            self.runner.zero(layer)
-            clear_state(self.optimizer, layer.weight, layer.bytes)  # of weights that grow as well: they are pruned here
-            if selection.grow:
-                layer.mask |= selection.grow[number]
-        count_layers(self.layers)
-
-    def record(self, selection: Selection) -> None:
-        """Append an `Event` to `events`."""
-        kept = {layer.name: layer.kept for layer in self.layers}
-        self.events.append(Event(self.step, self.sparsity, self.nonzero, kept, selection.grown))
-
-    def value(self, layer: Layer, statistic: str) -> Tensor:
-        """The value of a statistic of a layer."""
-        return layer.statistics[statistic].value(layer.weight.detach(), self.step)
-
-    def not_finite(self, layer: Layer, what: str) -> FloatingPointError:
-        """The error for NaN or infinite numbers in a layer."""
-        return FloatingPointError(
-            f"{layer.name} has NaN or infinite {what} at step {self.step}; nothing was pruned. Check for a loss that "
-            "diverged (lower the learning rate, clip gradients) or a criterion that divides by zero"
-        )
 
     def _prune_at_once(self) -> None:
         """Carry out the prunings of step 0."""
@@ -433,17 +352,17 @@ class Pruner:
 
     def masks_are_stale(self) -> bool:
         """Whether weights were changed since a pruning at step 0 that depends on them."""
-        return set(self._asked) != {"uniform"} and self._before.changed()
+        return set(self.asked) != {"uniform"} and self._before.changed()
 
     # Statistics, settings and state.
 
     def _track(self, own: Mapping[str, StatisticMaker]) -> None:
         known: dict[str, StatisticMaker] = {**STATISTICS, **statistics_of(self.criterion), **own}
-        self._asked = requested(self.criterion, known)
+        self.asked = requested(self.criterion, known)
         if unknown := [key for key in self.tracks if key not in known]:
             known_names = ", ".join(known)
             raise ValueError(f"{type(self).__name__} tracks {', '.join(unknown)}; the statistics are {known_names}")
-        self.tracked = {key: known[key] for key in dict.fromkeys([*self._asked, *self.tracks])}
+        self.tracked = {key: known[key] for key in dict.fromkeys([*self.asked, *self.tracks])}
         for layer in self.layers:
             place = Place(layer.number, self.seed)
             layer.statistics = {key: make(layer.weight.detach(), place) for key, make in self.tracked.items()}

@@ -1,0 +1,123 @@
+"""A pruning event: score, select, apply, record. A method overrides the parts that it does differently."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from .criteria import Criterion
+from .events import Event, Selection
+from .layers import Layer, count_layers
+from .runtime.optimizer_state import clear_state
+from .runtime.runner import Runner
+from .schedules import Pruning
+from .scoring import check_scores, comparison_type
+from .selection import NotFiniteError, choose
+
+
+class PruningEvent:
+    """The part of a pruner that carries out one pruning of its plan."""
+
+    layers: list[Layer]
+    optimizer: torch.optim.Optimizer
+    criterion: Criterion
+    scope: Literal["global", "layer"]
+    floors: Sequence[int]
+    runner: Runner
+    events: list[Event]
+    asked: list[str]
+    """The statistics that the criterion takes."""
+
+    @property
+    def step(self) -> int:
+        """The number of optimizer steps taken."""
+        raise NotImplementedError
+
+    @property
+    def nonzero(self) -> int:
+        """The number of weights that the masks keep. See `lost_zeros` for whether the model agrees."""
+        return sum(layer.kept for layer in self.layers)
+
+    @property
+    def prunable(self) -> int:
+        """The number of weights that can be pruned, including those that are."""
+        return sum(layer.weight.numel() for layer in self.layers)
+
+    @property
+    def sparsity(self) -> float:
+        """`1 - nonzero / prunable`, from the masks. `check` compares the masks with the weights of the model."""
+        return 1 - self.nonzero / self.prunable
+
+    def agree(self, selection: Selection) -> None:
+        """Called before a selection is applied: the ranks of a data-parallel training compare theirs."""
+
+    def prune(self, pruning: Pruning) -> None:
+        """Carry out one pruning of the plan."""
+        keep = self.keep(pruning)
+        selection = self.select(keep)
+        if type(self).select is not PruningEvent.select:  # ours is exact by construction
+            selection.check(type(self).__name__, self.layers, keep, self.floors)
+        self.agree(selection)
+        self.apply(selection)
+        self.record(selection)
+
+    def keep(self, pruning: Pruning) -> int:
+        """How many weights are kept after a pruning. By default what the plan says."""
+        assert pruning.nonzero is not None, "a schedule without counts needs a method that overrides keep()"
+        return pruning.nonzero
+
+    def score(self, layer: Layer) -> Tensor:
+        """The score of each weight of a layer; the lowest are pruned first."""
+        scores = self.runner.scores(
+            layer, self.criterion, self.asked, lambda: {key: self.value(layer, key) for key in self.asked}
+        )
+        return check_scores(scores, self.criterion, layer)
+
+    def select(self, keep: int) -> Selection:
+        """Choose what to prune, and what to grow, so that exactly `keep` weights are kept."""
+        scored = next((layer for layer in self.layers if layer.weight.numel()), self.layers[0])
+        try:
+            chosen = choose(
+                lambda number: self.score(self.layers[number]),
+                [layer.mask for layer in self.layers],
+                keep,
+                floors=self.floors,
+                per_layer=self.scope == "layer",
+                dtype=comparison_type(self.score(scored).dtype, {layer.weight.dtype for layer in self.layers}),
+                run=self.runner.elementwise,
+            )
+        except NotFiniteError as error:
+            raise self.not_finite(self.layers[error.tensor], "scores") from None
+        return Selection(chosen)
+
+    def apply(self, selection: Selection) -> None:
+        """Change the masks, zero the pruned weights, and clear the optimizer's state of every weight that changed.
+
+        A weight that grows back starts at 0, without momentum.
+        """
+        for number, layer in enumerate(self.layers):
+            layer.mask ^= selection.prune[number]
+            self.runner.zero(layer)
+            clear_state(self.optimizer, layer.weight, layer.bytes)  # of weights that grow as well: they are pruned here
+            if selection.grow:
+                layer.mask |= selection.grow[number]
+        count_layers(self.layers)
+
+    def record(self, selection: Selection) -> None:
+        """Append an `Event` to `events`."""
+        kept = {layer.name: layer.kept for layer in self.layers}
+        self.events.append(Event(self.step, self.sparsity, self.nonzero, kept, selection.grown))
+
+    def value(self, layer: Layer, statistic: str) -> Tensor:
+        """The value of a statistic of a layer."""
+        return layer.statistics[statistic].value(layer.weight.detach(), self.step)
+
+    def not_finite(self, layer: Layer, what: str) -> FloatingPointError:
+        """The error for NaN or infinite numbers in a layer."""
+        return FloatingPointError(
+            f"{layer.name} has NaN or infinite {what} at step {self.step}; nothing was pruned. Check for a loss that "
+            "diverged (lower the learning rate, clip gradients) or a criterion that divides by zero"
+        )
