@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import random
-
 import pytest
 import torch
 from torch import nn
 
 from flipout.export import effective_weights
+from tests.attacks import seeds
 from tests.export.test_compaction import check
 from tests.graph.attack_networks import AttackArchitect
 from tests.graph.networks import randomize
@@ -40,23 +38,11 @@ def randomize_norms(model: nn.Module) -> nn.Module:
     return model
 
 
-def seeds() -> list[int]:
-    """Return the seeds of the networks: always the same, or those that the environment variable leads to."""
-    start = os.environ.get("FLIPOUT_ATTACK_SEED")
-    if start is None:
-        return list(range(NETWORKS))
-    return random.Random(start).sample(range(1 << 30), NETWORKS)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", seeds())
+@pytest.mark.attack
+@pytest.mark.parametrize("seed", seeds(NETWORKS))
 def test_attack(seed: int) -> None:
-    try:
-        attack(seed)
-    except BaseException as error:
-        start = os.environ.get("FLIPOUT_ATTACK_SEED")
-        error.add_note(f"found with FLIPOUT_ATTACK_SEED={start}; repeat it with attack({seed})")
-        raise
+    attack(seed)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

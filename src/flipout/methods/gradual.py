@@ -199,6 +199,7 @@ class KeepZeros(Dense):
             adapter = not {"lora_A", "lora_B"}.isdisjoint(layer.name.split("."))
             if not self._chosen and layer.weight.numel() and (all_zero or adapter):
                 left_alone.append(layer.name)
+                layer.mask = torch.ones_like(zero)  # start() may be called again, with other weights
             else:
                 layer.mask = ~zero
         count_layers(self.layers)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -12,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+from tests.attacks import seeds
+
+pytestmark = [pytest.mark.slow, pytest.mark.attack]
 
 METHODS = ["flipout", "magnitude", "snip", "deep-r", "lottery", "hoyer-square"]
 KILLS = 4
-SEED = int(os.environ.get("FLIPOUT_ATTACK_SEED", "0"))
+(SEED,) = seeds(1)
 
 
 def command(method: str, out: Path) -> list[str]:

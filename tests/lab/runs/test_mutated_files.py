@@ -5,7 +5,6 @@ The mutations are random with a fixed seed. FLIPOUT_ATTACK_SEED sets another one
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import warnings
@@ -15,11 +14,12 @@ import pytest
 
 from flipout.lab import LabError, Settings, make_settings, train
 from flipout.lab.runs.training import StoppedError
+from tests.attacks import seeds
 from tests.lab.runs.test_training import StopAt
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.attack]
 
-SEED = int(os.environ.get("FLIPOUT_ATTACK_SEED", "0"))
+(SEED,) = seeds(1)
 ROUNDS = 30
 METHODS = ["flipout", "lottery", "deep-r"]
 
