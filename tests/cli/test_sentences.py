@@ -64,7 +64,7 @@ def test_nonsense_is_refused(
         (f"report {LONG}", "File name too long; choose a shorter name"),
         (f"sweep demo --out {LONG}", "File name too long"),
         (f"sweep {LONG}", "unknown grid 'xxx"),
-        ("sweep demo --threads 100000", "100000"),
+        ("sweep demo --threads 100000", "less than or equal to 1024"),
         ("sweep demo --set p=-1", "invalid run: p is -1.0; give at least 0"),
     ],
 )
