@@ -8,6 +8,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from .host_numbers import read_integers
+
 BLOCK = 1 << 15
 """In units of eight bytes: a block and its factors stay in the processor's cache."""
 
@@ -15,8 +17,7 @@ BLOCK = 1 << 15
 @torch.no_grad()
 def fingerprints(tensors: Iterable[Tensor]) -> list[int]:
     """One number for each tensor: the sum of its bytes, eight at a time, times a number for each position."""
-    sums = [_fingerprint(tensor) for tensor in tensors]
-    return [int(value) for value in torch.stack([value.cpu() for value in sums])] if sums else []
+    return read_integers([_fingerprint(tensor) for tensor in tensors])
 
 
 def _fingerprint(tensor: Tensor) -> Tensor:

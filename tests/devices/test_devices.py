@@ -63,6 +63,8 @@ class Run:
                 loss = cross_entropy(self.model(self.move(x.to(self.dtype))), self.move(y))
                 (loss if penalty is None else loss + penalty()).backward()
                 self.optimizer.step()
+            if number in (0, self.steps - 1):
+                continue  # the first and the last step also compare weights with masks, once in a training
             (self.ordinary if len(self.pruner.events) == events else self.pruning).append(waits)
         return self
 
