@@ -21,9 +21,9 @@ from .runtime.hooks import StepHooks, check_optimizer
 from .runtime.noise import GradientNoise, as_noise, warn_of_divergence
 from .runtime.optimizer_state import clear_state
 from .runtime.runner import Runner
+from .runtime.scoring import check_scores, comparison_type
 from .runtime.weights_before import WeightsBefore
 from .schedules import Pruning, Schedule
-from .scoring import check_scores, comparison_type
 from .selection import NotFiniteError, choose, read_floor
 from .statistics import STATISTICS, Place, Statistic
 from .statistics.requests import requested
