@@ -16,12 +16,10 @@ BELOW = {
     "schedules": set(),
     "numerics": set(),
     "random_numbers": set(),
-    "selection": {"host_numbers"},
+    "selection": set(),
     "statistics": {"numerics", "random_numbers"},
     "graph": {"layers", "numerics", "runtime", "statistics"},
-    "scoring": {"criteria", "layers"},
-    "host_numbers": set(),
-    "runtime": {"criteria", "layers", "numerics", "random_numbers", "scoring", "statistics", "warnings"},
+    "runtime": {"criteria", "layers", "numerics", "random_numbers", "statistics", "warnings"},
 }
 """What each room of the core may import."""
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .host_numbers import counts, read_integers
 from .layers import Layer
+from .selection.host_numbers import counts, read_integers
 from .warnings import DeadLayerWarning, UnfinishedWarning
 
 

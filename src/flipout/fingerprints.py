@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from .host_numbers import read_integers
+from .selection.host_numbers import read_integers
 
 BLOCK = 1 << 15
 """In units of eight bytes: a block and its factors stay in the processor's cache."""

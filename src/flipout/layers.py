@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd
 from torch.optim.swa_utils import AveragedModel
 
-from .host_numbers import counts
 from .numerics import zero_pruned
+from .selection.host_numbers import counts
 from .statistics import Statistic
 
 Predicate = Callable[[str, nn.Module, nn.Parameter], bool]

@@ -13,8 +13,8 @@ from .events import Event, Selection
 from .layers import Layer, count_layers
 from .runtime.optimizer_state import clear_state
 from .runtime.runner import Runner
+from .runtime.scoring import check_scores, comparison_type
 from .schedules import Pruning
-from .scoring import check_scores, comparison_type
 from .selection import NotFiniteError, choose
 
 

@@ -50,7 +50,7 @@ def test_adapters_and_tensors_of_zeros_stay_trainable() -> None:
 def test_include_keeps_every_zero() -> None:
     model = Adapted()
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", flipout.KeepZerosWarning)
         pruner = flipout.KeepZeros(model, sgd(model), include="*")
     assert {name: int((~mask).sum()) for name, mask in pruner.masks.items()} == {
         "base.weight": 24,

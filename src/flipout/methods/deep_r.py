@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from .. import criteria
-from ..host_numbers import read_integers
 from ..layers import Layer
 from ..pruner import Pruner
 from ..random_numbers import normal, uniform
 from ..runtime.optimizer_state import clear_state
 from ..schedules import OneShot
+from ..selection.host_numbers import read_integers
 from .options import CommonOptions
 from .registry import register
 

@@ -13,11 +13,11 @@ from torch import nn
 
 from .. import criteria
 from ..criteria import Criterion
-from ..host_numbers import read_integers
 from ..layers import count_layers
 from ..pruner import Pruner
 from ..runtime.noise import GradientNoise
 from ..schedules import Never
+from ..selection.host_numbers import read_integers
 from ..statistics import Deviation
 from ..warnings import KeepZerosWarning
 from .options import CommonOptions, NoiseOptions, Options, ScheduleChoice, schedule_for

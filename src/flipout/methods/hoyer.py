@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from .. import criteria
-from ..host_numbers import read_integers
 from ..pruner import Pruner
 from ..schedules import AtThreshold, OneShot, Pruning
+from ..selection.host_numbers import read_integers
 from .options import Options
 from .registry import LoopNeeds, register
 

@@ -20,12 +20,12 @@ from ..criteria import is_elementwise
 from ..layers import Layer
 from ..numerics import zero_pruned
 from ..random_numbers import key
-from ..scoring import unchanged
 from ..statistics import Statistic
 from ..statistics.base import Kernel, Reader
 from .compiler import compiled, failures
 from .noise import GradientNoise, add_noise, deviation, perturb
 from .rows import Rows, lay_out
+from .scoring import unchanged
 
 
 class Runner:

@@ -10,8 +10,8 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor
 
-from ..host_numbers import counts
 from .digits import Scores
+from .host_numbers import counts
 from .ranking import Run, smallest, smallest_of_each
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..host_numbers import counts, read_integers
 from .digits import BINS, DIGIT, Found, Scores, bins_beyond_finite, bits_of, integer_of, refine, search
+from .host_numbers import counts, read_integers
 
 Run = Callable[[Callable[..., Any]], Callable[..., Any]]
 """Takes a function, and returns it or a faster one that does the same."""

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .criteria import Criterion
-from .layers import Layer
+from ..criteria import Criterion
+from ..layers import Layer
 
 
 @contextmanager
