@@ -198,7 +198,7 @@ def test_warnings_as_errors_leave_a_pruning_whole() -> None:
         assert torch.equal(layer.weight.detach(), weight * layer.mask)
 
 
-# A schedule that never came to its end.
+# A schedule that is not finished.
 
 
 def test_unfinished_in_the_summary_and_at_remove() -> None:

@@ -123,7 +123,11 @@ class Pruner(PruningEvent):
         self._ownership = Ownership(self.layers, optimizer)
         self._first_step: FirstStep | None = FirstStep(self, type(self).start is not Pruner.start)
         self._warned_of_lost_zeros = False
-        self._attach()
+        try:
+            self._attach()
+        except BaseException:
+            self._before.restore()
+            raise
 
     def _attach(self) -> None:
         """Register everything that belongs to the optimizer; a copy of the pruner does this too."""
