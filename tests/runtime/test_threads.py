@@ -7,12 +7,14 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
 import flipout
-from flipout.runtime.attachments import mask_of
+from flipout.layers import Layer
+from flipout.runtime import attachments
 from tests.helpers import mlp, sgd, train
 
 THREADS = 8
@@ -46,10 +48,34 @@ def test_attaching_and_removing_in_eight_threads() -> None:
     def work(number: int) -> None:
         for _ in range(40):
             pruner = flipout.GlobalMagnitude(models[number], sgd(models[number]), sparsity=0.5, steps=10)
-            mask_of(torch.zeros(1))
+            attachments.mask_of(torch.zeros(1))
             pruner.remove()
 
     at_once(work)
+
+
+class Attached:
+    """Stands for a pruner. When the layers of the first of them are read, another thread attaches one more."""
+
+    more: ClassVar[list[Attached]] = []
+
+    @property
+    def layers(self) -> list[Layer]:
+        if self.more:
+            thread = threading.Thread(target=attachments.add, args=(self.more.pop(),))
+            thread.start()
+            thread.join()
+        return []
+
+
+def test_another_thread_attaches_while_pruners_are_compared() -> None:
+    """Before, this was "Set changed size during iteration"."""
+    pruners: list[Any] = [Attached() for _ in range(4)]
+    for pruner in pruners[:3]:
+        attachments.add(pruner)
+    Attached.more.append(pruners[3])
+    attachments.refuse_second([])
+    assert all(attachments.discard(pruner) for pruner in pruners)
 
 
 @pytest.mark.usefixtures("eager_switches")
