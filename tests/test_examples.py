@@ -56,7 +56,13 @@ def code(page: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
 
 
-@pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in PAGES if code(page)])
+WITH_CODE = [str(page.relative_to(ROOT)) for page in PAGES if code(page)]
+FIRST = {"README.md", "docs/quickstart.md", "docs/how-to/own-method.md"}
+
+
+@pytest.mark.parametrize(
+    "page", [page if page in FIRST else pytest.param(page, marks=pytest.mark.slow) for page in WITH_CODE]
+)
 def test_the_code_on_a_page_runs(page: str, tmp_path: Path) -> None:
     """All blocks of the page, one after the other."""
     command = [sys.executable, "-c", PREAMBLE + "\n".join(code(ROOT / page))]

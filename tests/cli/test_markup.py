@@ -11,7 +11,7 @@ from tests.cli.typed import flipout
 NAMES = ["a[/b]", "[red]x[bold]", ":smile:", "[link=x]\\["]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:])])
 def test_every_command(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -88,7 +88,11 @@ def assert_same(one: Run, other: Run) -> None:
 @pytest.mark.parametrize(
     ("method", "options"),
     [(method, {}) for method in METHODS]
-    + [(method, options) for method in ("flipout", "deep-r") for options in ({"scope": "layer"}, {"floor": 3})],
+    + [
+        pytest.param(method, options, marks=pytest.mark.slow)
+        for method in ("flipout", "deep-r")
+        for options in ({"scope": "layer"}, {"floor": 3})
+    ],
     ids=str,
 )
 def test_every_method_does_on_a_device_what_it_does_on_the_cpu(method: str, options: dict[str, Any]) -> None:
@@ -112,6 +116,7 @@ def test_host_syncs_do_not_depend_on_the_number_of_layers(method: str, options: 
     assert [len(waits) for waits in few.pruning] == [len(waits) for waits in many.pruning]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("method", ["flipout", "magnitude-uncertainty", "deep-r"])
 def test_other_precisions(method: str, dtype: torch.dtype) -> None:
