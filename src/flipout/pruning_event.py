@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 import torch
@@ -101,7 +102,8 @@ class PruningEvent:
         for number, layer in enumerate(self.layers):
             layer.mask ^= selection.prune[number]
             self.runner.zero(layer)
-            clear_state(self.optimizer, layer.weight, layer.bytes)  # of weights that grow as well: they are pruned here
+            # Of weights that grow as well: they are still pruned here.
+            clear_state(self.optimizer, layer.weight, layer.bytes, partial(self.runner.clear, layer))
             if selection.grow:
                 layer.mask |= selection.grow[number]
         count_layers(self.layers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -19,14 +19,21 @@ def states_of(optimizer: torch.optim.Optimizer, weight: Tensor) -> Iterator[Tens
     return (state for _, state in _named_states(optimizer, weight))
 
 
-def clear_state(optimizer: torch.optim.Optimizer, weight: Tensor, keep: Tensor) -> None:
+def clear_state(
+    optimizer: torch.optim.Optimizer, weight: Tensor, keep: Tensor, clear: Callable[[Tensor], None] | None = None
+) -> None:
     """Reset the optimizer's state of a weight where `keep`, a tensor of bytes, is 0.
+
+    `clear` zeroes a tensor there, if there is a faster way.
 
     Every floating-point tensor of the weight's shape counts: SGD's momentum, both moments of Adam, RMSprop's averages.
     A pruned weight leaves nothing behind, and one that grows back starts like a new one.
     """
     for name, state in _named_states(optimizer, weight):
-        state.copy_(masked(state, keep))
+        if clear is None:
+            state.copy_(masked(state, keep))
+        else:
+            clear(state)
         if name in INITIAL and (start := _group_of(optimizer, weight).get(INITIAL[name], 0)):
             state.masked_fill_(keep == 0, float(start))
 

@@ -82,6 +82,14 @@ class Runner:
         else:
             layer.zero()
 
+    def clear(self, layer: Layer, tensor: Tensor) -> None:
+        """Zero another tensor of the weight's shape where weights are pruned."""
+        rows = self._rows_of(layer)
+        if self.compiled and tensor.numel() and tensor.is_contiguous() and rows.weight.ndim == 2:
+            compiled(zero_pruned, *rows.kind, tensor.dtype)(rows.like(tensor), rows.mask)
+        else:
+            layer.clear(tensor)
+
     def scores(
         self,
         layer: Layer,
