@@ -84,8 +84,8 @@ class Runner:
 
     def clear(self, layer: Layer, tensor: Tensor) -> None:
         """Zero another tensor of the weight's shape where weights are pruned."""
-        rows = self._rows_of(layer)
-        if self.compiled and tensor.numel() and tensor.is_contiguous() and rows.weight.ndim == 2:
+        rows = self._rows_of(layer) if self.compiled and tensor.numel() and tensor.is_contiguous() else None
+        if rows is not None and rows.weight.ndim == 2:
             compiled(zero_pruned, *rows.kind, tensor.dtype)(rows.like(tensor), rows.mask)
         else:
             layer.clear(tensor)
