@@ -149,6 +149,11 @@ class Pruner(PruningEvent):
         return len(self.events) >= len(self._plan)
 
     @property
+    def regrows(self) -> bool:
+        """Whether a pruned weight can still come back. A method that grows weights overrides it."""
+        return False
+
+    @property
     def masks(self) -> dict[str, Tensor]:
         """For each weight tensor, a boolean tensor of its shape: True where the weight is kept."""
         return {layer.name: layer.mask for layer in self.layers}

@@ -65,6 +65,10 @@ class DeepR(Pruner):
         schedule = OneShot(sparsity, steps, at=0)
         super().__init__(model, optimizer, criterion=criteria.random, schedule=schedule, **options)
 
+    @property
+    def regrows(self) -> bool:
+        return True
+
     def start(self) -> None:
         """Fix the sign of each connection to that of its initial weight, or a random one if that is 0.
 
