@@ -69,7 +69,7 @@ def test_a_copy_is_attached_and_can_be_removed() -> None:
     copied, its_optimizer, its_pruner = copy.deepcopy((model, optimizer, pruner))
     with pytest.raises(ValueError, match="already pruned by"):
         flipout.GlobalMagnitude(copied, its_optimizer, sparsity=0.9, steps=20)
-    assert attachments.mask_of(its_pruner.layers[0].weight) is its_pruner.layers[0].mask
+    assert attachments.layer_of(its_pruner.layers[0].weight) is its_pruner.layers[0]
     its_pruner.remove()
     assert not its_optimizer._optimizer_step_pre_hooks
     train(model, optimizer, 20)

@@ -21,6 +21,7 @@ from .methods import (
     register,
 )
 from .pruner import Pruner
+from .revival import Revival
 from .runtime.noise import GradientNoise
 from .schedules import Constant, Cubic, Geometric, OneShot, Schedule
 from .statistics import Statistic
@@ -65,6 +66,7 @@ __all__ = [
     "OneShot",
     "Pruner",
     "Random",
+    "Revival",
     "Schedule",
     "Selection",
     "StaleMasksWarning",

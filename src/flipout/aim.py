@@ -8,8 +8,9 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from .hidden_values import hidden_values_of
 from .layers import Patterns, find_layers
-from .runtime.attachments import mask_of
+from .runtime.attachments import layer_of
 from .runtime.hooks import StepHooks
 from .runtime.unwrapping import unwrap_optimizer
 
@@ -22,8 +23,8 @@ class AimTest:
     In one optimizer step a weight over-shoots if it crosses `phi`, that is if `sgn(theta - phi)` changes. It
     under-shoots if it comes closer on the same side. The test is positive where the count exceeds `kappa`: then `phi`
     is assumed to be a local optimum. FlipOut is this test at `phi = 0`, where an over-shoot is a sign flip. Next to a
-    pruner, only weights that are not pruned count; attach the test before the pruner, so that it sees the weights of a
-    step before they are pruned.
+    pruner, weights that are pruned for good do not count, and of others that are pruned the hidden values count. Attach
+    the test before the pruner, so that it sees the weights of a step before they are pruned.
 
         aim = flipout.AimTest(model, optimizer, phi=0.0, kappa=10)
         ...                                  # train
@@ -107,15 +108,23 @@ class AimTest:
         return self
 
     def _before_step(self, scale: Tensor | float) -> None:
-        self._distance = {name: weight.detach() - self.phi[name] for name, weight in self._weights.items()}
+        self._distance = {name: _learned(weight) - self.phi[name] for name, weight in self._weights.items()}
 
     def _after_step(self) -> None:
         for name, weight in self._weights.items():
             over, under = shots(self._distance[name], weight - self.phi[name])
-            if (alive := mask_of(weight)) is not None:  # a pruned weight does not move
-                over, under = over & alive, under & alive
+            if (layer := layer_of(weight)) is not None:  # a weight that is pruned for good does not move
+                over, under = over & layer.learning, under & layer.learning
             self.over_shoots[name] += over
             self.under_shoots[name] += under
+
+
+def _learned(weight: Tensor) -> Tensor:
+    """The values that the optimizer is about to change: the hidden ones, where pruned weights have them."""
+    layer, value = layer_of(weight), weight.detach()
+    if layer is None or layer.hidden is None or layer.hidden.awake:
+        return value
+    return hidden_values_of(value, layer.mask, layer.hidden)
 
 
 def shots(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:

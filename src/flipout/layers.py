@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd
 from torch.optim.swa_utils import AveragedModel
 
+from .hidden_values import HiddenValues
 from .numerics import zero_pruned
 from .selection.host_numbers import counts
 from .statistics import Statistic
@@ -26,13 +27,14 @@ Patterns = str | Iterable[str] | Predicate
 @dataclass(eq=False)
 class Layer:
     """A weight tensor to prune: its name, its module, its number among the parameters of the model (which its random
-    numbers depend on), its mask, and its statistics."""
+    numbers depend on), its mask, its statistics, and its hidden values while pruned weights may come back."""
 
     name: str
     module: nn.Module
     weight: nn.Parameter
     number: int = 0
     statistics: dict[str, Statistic] = field(default_factory=dict)
+    hidden: HiddenValues | None = None
 
     def __post_init__(self) -> None:
         self.mask = torch.ones_like(self.weight, dtype=torch.bool, requires_grad=False)
@@ -42,6 +44,13 @@ class Layer:
     def dense(self) -> bool:
         """Whether nothing is pruned, so that nothing needs masking."""
         return self.kept == self.mask.numel()
+
+    @property
+    def learning(self) -> torch.Tensor:
+        """The mask of the weights that the optimizer changes: all of them where pruned weights have hidden values."""
+        if self.hidden is None:
+            return self.mask
+        return torch.ones((), dtype=torch.bool, device=self.mask.device).expand(self.mask.shape)
 
     @property
     def bytes(self) -> torch.Tensor:

@@ -19,6 +19,7 @@ from .pruner_copy import REFUSAL, copy_together
 from .pruner_state import check_state, load_masks_and_statistics, save_state
 from .pruning_event import PruningEvent
 from .rank_agreement import check_ranks
+from .revival import Revival, as_revival
 from .runtime import attachments
 from .runtime.compiler import Compile, decide
 from .runtime.gradient_masks import GradientMasks
@@ -67,6 +68,8 @@ class Pruner(PruningEvent):
             stays exact.
         include: which weights to prune instead of those of Linear and convolution modules; see `layers.find_layers`.
         exclude: which weights to leave out.
+        revival: whether pruned weights keep a hidden value that goes on learning, so that they can come back: a
+            `Revival`, True for its defaults, or None for pruning for good.
         statistics: your own statistics by name, or known ones with other settings.
         seed: the seed of the statistic `uniform`, and of noise given as a number.
         compile: run the work around a step under `torch.compile`. "auto" compiles if the run is long enough to repay
@@ -92,6 +95,7 @@ class Pruner(PruningEvent):
         floor: int | float = 0,
         include: Patterns | None = None,
         exclude: Patterns | None = None,
+        revival: Revival | bool | None = None,
         statistics: Mapping[str, StatisticMaker] | None = None,
         seed: int = 0,
         compile: Compile = "auto",  # noqa: A002
@@ -112,6 +116,11 @@ class Pruner(PruningEvent):
         self.events: list[Event] = []
         self._dead: set[str] = set()
         self._plan = schedule.plan(self.prunable)
+        self.revival, self._frozen_at = as_revival(revival), 0
+        if self.revival is not None:
+            self._refuse_revival()
+            self._plan = self.revival.extend(self._plan, schedule.steps)
+            self._frozen_at = self.revival.frozen_at(schedule.steps)
         self._progress = Progress(self._plan[-1].step if self._plan else 0, schedule.steps)
         least = min((p.nonzero for p in self._plan if p.nonzero is not None), default=self.prunable)
         self.floor, self.floors = floor, read_floor(floor, [layer.weight.numel() for layer in self.layers], least)
@@ -151,7 +160,11 @@ class Pruner(PruningEvent):
     @property
     def regrows(self) -> bool:
         """Whether a pruned weight can still come back. A method that grows weights overrides it."""
-        return False
+        return self.revival is not None and self.step < self._frozen_at
+
+    @property
+    def reviving(self) -> bool:
+        return self.revival is not None and self.step <= self._frozen_at
 
     @property
     def masks(self) -> dict[str, Tensor]:
@@ -177,6 +190,9 @@ class Pruner(PruningEvent):
         if lost := self.lost_zeros():
             status += f"\n{complaint(self.masks, lost)}"
             warn_of_lost_zeros(self, lost)
+        if returned := [event for event in self.events if event.grown]:
+            number = sum(event.grown for event in returned)
+            status += f"\n{number:,} times a pruned weight came back, the last time at step {returned[-1].step:,}"
         live = {} if example_input is None else effective_weights(self.model, example_input).layers
         rows = (summarize(layer, live[layer.name][1] if layer.name in live else None) for layer in self.layers)
         return Summary(tuple(rows), status)
@@ -222,6 +238,8 @@ class Pruner(PruningEvent):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue bit for bit; for `torch.save`, loadable with `weights_only=True`."""
+        for layer in self.layers:
+            self.runner.hide(layer)  # if an error has interrupted a step
         if self._first_step is not None:
             self._first_step.renew(self)
         elif self.step:  # before that, weights may have been loaded whose state is loaded next
@@ -267,18 +285,26 @@ class Pruner(PruningEvent):
         """
 
     def change_gradients(self, scale: Tensor | float) -> None:
-        """Mask the gradients and add noise. `scale` is the factor that a gradient scaler has multiplied them with."""
+        """Mask the gradients and add noise. `scale` is the factor that a gradient scaler has multiplied them with.
+
+        The gradients of weights with hidden values are scaled instead of masked.
+        """
         for layer in self.layers:
             grad = layer.weight.grad
             if grad is None or not layer.weight.numel():
                 continue
-            if self.noise is not None and self.noise.scale:
+            if layer.hidden is not None and self.revival is not None:
+                self.runner.teach(layer, grad, self.revival, self.noise, self.step, scale)
+            elif self.noise is not None and self.noise.scale:
                 self.runner.perturb(layer, grad, self.noise, self.step, scale)
             elif not layer.dense:
                 layer.clear(grad)
 
     def settle(self) -> None:
-        """Update the statistics that have kernels, and zero the pruned weights, after an optimizer update."""
+        """Update the statistics that have kernels, and zero the pruned weights, after an optimizer update.
+
+        Hidden values go back to where they are kept.
+        """
         for layer in self.layers:
             self.runner.settle(layer)
 
@@ -292,6 +318,8 @@ class Pruner(PruningEvent):
         for layer in self.layers:
             if layer.weight.grad is not None and layer.weight.grad.layout != torch.strided:
                 raise ValueError(f"{layer.name} has a sparse gradient: use sparse=False there, or exclude= it")
+        for layer in self.layers:
+            self.runner.wake(layer)
         for layer, statistics in self._looking:
             self._show_gradient(layer, statistics, scale)
         self.change_gradients(scale)
@@ -303,7 +331,7 @@ class Pruner(PruningEvent):
             asking = [statistic for statistic in statistics if statistic.gradient == kind]
             if not asking:
                 continue
-            if kind == "masked" and grad is not None and not layer.dense:
+            if kind == "masked" and grad is not None and not layer.dense and layer.hidden is None:
                 layer.clear(grad)
             shown = None if kind is None else grad
             if shown is not None and isinstance(scale, Tensor):
@@ -315,7 +343,7 @@ class Pruner(PruningEvent):
         for layer in self.layers:
             for statistic in layer.statistics.values():
                 if statistic.kernel is None:
-                    statistic.after(layer.weight, layer.mask)
+                    statistic.after(layer.weight, layer.learning)
         self._before.drop()
         self._progress.step += 1
         self.settle()
@@ -340,10 +368,12 @@ class Pruner(PruningEvent):
         while not self.finished and self._plan[len(self.events)].step <= self.step:
             self.prune(self._plan[len(self.events)])
         self._progress.finished = self.finished
+        if not self.regrows:
+            self.drop_hidden_values()
         self._warn_of_dead_layers()  # last, because a warning may be turned into an error
 
     def _warn_of_dead_layers(self) -> None:
-        for layer in self.layers:
+        for layer in [] if self.regrows else self.layers:
             if layer.weight.numel() and not layer.kept and layer.name not in self._dead:
                 self._dead.add(layer.name)
                 warn_of_dead_layer(layer.name, self.step)
@@ -380,6 +410,15 @@ class Pruner(PruningEvent):
         looking = ((layer, [s for s in layer.statistics.values() if _looks(s)]) for layer in self.layers)
         self._looking = [(layer, statistics) for layer, statistics in looking if statistics]
 
+    def _refuse_revival(self) -> None:
+        """Refuse hidden values for a method that changes gradients, weights or masks in its own way."""
+        parts = ("change_gradients", "settle", "prune", "select", "apply")
+        if own := [part for part in parts if getattr(type(self), part) is not getattr(Pruner, part)]:
+            raise ValueError(
+                f"{type(self).__name__} does not take revival=: its own {own[0]}() decides what happens to pruned "
+                "weights. Leave it out, or use a method that prunes by a criterion"
+            )
+
     def _weights_with_work(self) -> int:
         """The number of weights that a kernel processes at every step."""
         noisy = self.noise is not None and self.noise.scale > 0
@@ -396,6 +435,7 @@ class Pruner(PruningEvent):
             "statistics": self.tracked,
             "scope": self.scope,
             "floor": self.floor,
+            "revival": self.revival,
             "seed": self.seed,
             "weights": {layer.name: list(layer.weight.shape) for layer in self.layers},
         }

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from .events import Event
+from .hidden_values import no_hidden_values
+from .layers import Layer
 from .plain_data import describe, difference
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ KINDS: dict[str, tuple[type, str]] = {
     "masks": (Mapping, "a dict"),
     "statistics": (Mapping, "a dict"),
     "events": (str, "a string"),
+    "hidden": (Mapping, "a dict"),
     "extra": (Mapping, "a dict"),
 }
 """What a state consists of."""
@@ -49,8 +52,15 @@ def tensors_of(pruner: Pruner) -> dict[str, Any]:
         "statistics": {
             key: {layer.name: dict(layer.statistics[key].state) for layer in pruner.layers} for key in pruner.tracked
         },
+        "hidden": {layer.name: _hidden(layer) for layer in pruner.layers if pruner.revival is not None},
         "extra": pruner.extra_state(),
     }
+
+
+def _hidden(layer: Layer) -> dict[str, Tensor]:
+    """The hidden values of a layer; zeros where there are none, so that a state has the same tensors at every step."""
+    hidden = layer.hidden or no_hidden_values(layer.weight)
+    return {"values": hidden.values, "threshold": hidden.threshold}
 
 
 def check_state(pruner: Pruner, state: Mapping[str, Any]) -> None:
@@ -110,16 +120,22 @@ def read_events(text: str) -> list[Event]:
 
 @torch.no_grad()
 def load_masks_and_statistics(pruner: Pruner, state: Mapping[str, Any]) -> None:
-    """Copy masks and statistics into the layers of a pruner, zero the pruned weights, and restore the events."""
+    """Copy masks, statistics and hidden values into the layers of a pruner, zero the pruned weights, and restore the
+    events."""
+    pruner.events[:] = read_events(state["events"])
     for layer in pruner.layers:
         layer.mask.copy_(state["masks"][layer.name])
         layer.count()
         layer.zero()
+        layer.hidden = None
+        if pruner.revival is not None and pruner.regrows and pruner.events:
+            layer.hidden = no_hidden_values(layer.weight)
+            layer.hidden.values.copy_(state["hidden"][layer.name]["values"])
+            layer.hidden.threshold.copy_(state["hidden"][layer.name]["threshold"])
         for key, statistic in layer.statistics.items():
             for part, tensor in statistic.state.items():
                 tensor.copy_(state["statistics"][key][layer.name][part])
             statistic.loaded()
-    pruner.events[:] = read_events(state["events"])
 
 
 def _copy(tensors: Any) -> Any:

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from .criteria import Criterion
 from .events import Event, Selection
+from .hidden_values import no_hidden_values, threshold_of
 from .layers import Layer, count_layers
+from .revival import Revival
 from .runtime.optimizer_state import clear_state
 from .runtime.runner import Runner
 from .runtime.scoring import check_scores, comparison_type
@@ -29,12 +31,18 @@ class PruningEvent:
     floors: Sequence[int]
     runner: Runner
     events: list[Event]
+    revival: Revival | None
     asked: list[str]
     """The statistics that the criterion takes."""
 
     @property
     def step(self) -> int:
         """The number of optimizer steps taken."""
+        raise NotImplementedError
+
+    @property
+    def reviving(self) -> bool:
+        """Whether a pruning event at this step ranks the hidden values of all weights, not only those that are kept."""
         raise NotImplementedError
 
     @property
@@ -58,11 +66,17 @@ class PruningEvent:
     def prune(self, pruning: Pruning) -> None:
         """Carry out one pruning of the plan."""
         keep = self.keep(pruning)
-        selection = self.select(keep)
-        if type(self).select is not PruningEvent.select:  # ours is exact by construction
-            selection.check(type(self).__name__, self.layers, keep, self.floors)
-        self.agree(selection)
-        self.apply(selection)
+        for layer in self.layers:
+            self.runner.wake(layer)
+        try:
+            selection = self.select(keep)
+            if type(self).select is not PruningEvent.select:  # ours is exact by construction
+                selection.check(type(self).__name__, self.layers, keep, self.floors)
+            self.agree(selection)
+            self.apply(selection)
+        finally:
+            for layer in self.layers:
+                self.runner.hide(layer)
         self.record(selection)
 
     def keep(self, pruning: Pruning) -> int:
@@ -83,7 +97,7 @@ class PruningEvent:
         try:
             chosen = choose(
                 lambda number: self.score(self.layers[number]),
-                [layer.mask for layer in self.layers],
+                [torch.ones_like(layer.mask) if self.reviving else layer.mask for layer in self.layers],
                 keep,
                 floors=self.floors,
                 per_layer=self.scope == "layer",
@@ -92,13 +106,20 @@ class PruningEvent:
             )
         except NotFiniteError as error:
             raise self.not_finite(self.layers[error.tensor], "scores") from None
-        return Selection(chosen)
+        if not self.reviving:
+            return Selection(chosen)
+        masks = [layer.mask for layer in self.layers]
+        pruned = [mask & gone for mask, gone in zip(masks, chosen, strict=True)]
+        return Selection(pruned, [~(mask | gone) for mask, gone in zip(masks, chosen, strict=True)])
 
     def apply(self, selection: Selection) -> None:
         """Change the masks, zero the pruned weights, and clear the optimizer's state of every weight that changed.
 
-        A weight that grows back starts at 0, without momentum.
+        A weight that grows back starts at 0, without momentum. A hidden value goes on as it is, with its momentum.
         """
+        if self.reviving:
+            self._apply_to_hidden_values(selection)
+            return
         for number, layer in enumerate(self.layers):
             layer.mask ^= selection.prune[number]
             self.runner.zero(layer)
@@ -107,6 +128,26 @@ class PruningEvent:
             if selection.grow:
                 layer.mask |= selection.grow[number]
         count_layers(self.layers)
+
+    def _apply_to_hidden_values(self, selection: Selection) -> None:
+        """Change the masks and the thresholds. The weights hold their hidden values, and are hidden again after it."""
+        for number, layer in enumerate(self.layers):
+            layer.mask ^= selection.prune[number]
+            layer.mask |= selection.grow[number]
+            if layer.hidden is None:
+                layer.hidden = no_hidden_values(layer.weight)
+                layer.hidden.awake = True
+            # In half precision a shrunk weight does not determine its hidden value, so it is not shrunk.
+            if self.revival is not None and self.revival.shrink and layer.weight.element_size() >= 4:
+                layer.hidden.threshold.copy_(threshold_of(layer.weight, layer.mask))
+        count_layers(self.layers)
+
+    def drop_hidden_values(self) -> None:
+        """Freeze the masks: forget the hidden values, and the optimizer's state of the pruned weights."""
+        for layer in self.layers:
+            if layer.hidden is not None:
+                layer.hidden = None
+                clear_state(self.optimizer, layer.weight, layer.bytes, partial(self.runner.clear, layer))
 
     def record(self, selection: Selection) -> None:
         """Append an `Event` to `events`."""

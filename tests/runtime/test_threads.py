@@ -48,7 +48,7 @@ def test_attaching_and_removing_in_eight_threads() -> None:
     def work(number: int) -> None:
         for _ in range(40):
             pruner = flipout.GlobalMagnitude(models[number], sgd(models[number]), sparsity=0.5, steps=10)
-            attachments.mask_of(torch.zeros(1))
+            attachments.layer_of(torch.zeros(1))
             pruner.remove()
 
     at_once(work)

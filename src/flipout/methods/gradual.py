@@ -20,7 +20,7 @@ from ..schedules import Never
 from ..selection.host_numbers import read_integers
 from ..statistics import Deviation
 from ..warnings import KeepZerosWarning
-from .options import CommonOptions, NoiseOptions, Options, ScheduleChoice, schedule_for
+from .options import GradualOptions, NoiseOptions, NoisyGradualOptions, ScheduleChoice, schedule_for
 from .registry import register
 
 
@@ -53,7 +53,7 @@ class FlipOut(Pruner):
         p: float = 2.0,
         noise: GradientNoise | float | None = 1.0,
         schedule: ScheduleChoice = None,
-        **options: Unpack[CommonOptions],
+        **options: Unpack[GradualOptions],
     ) -> None:
         if not isinstance(p, Real):
             raise TypeError(f"p is {p!r}; give the power of the magnitude as a number")
@@ -82,7 +82,7 @@ class _Scored(Pruner):
         sparsity: float,
         steps: int,
         schedule: ScheduleChoice = None,
-        **options: Unpack[Options],
+        **options: Unpack[NoisyGradualOptions],
     ) -> None:
         planned = schedule_for(schedule, sparsity, steps)
         super().__init__(model, optimizer, criterion=type(self).ranks_by, schedule=planned, **options)
@@ -138,7 +138,7 @@ class MagnitudeUncertainty(Pruner):
         lambda_: float = 0.1,
         horizon: int = 100,
         schedule: ScheduleChoice = None,
-        **options: Unpack[Options],
+        **options: Unpack[NoisyGradualOptions],
     ) -> None:
         if not 0 <= lambda_ < math.inf:
             raise ValueError(f"lambda_ is {lambda_}; give a number of at least 0 (0: the Wald test)")

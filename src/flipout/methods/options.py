@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Literal, TypedDict
 
 from ..layers import Patterns
+from ..revival import Revival
 from ..runtime.compiler import Compile
 from ..runtime.noise import GradientNoise
 from ..schedules import Geometric, Schedule
@@ -35,6 +36,12 @@ class CommonOptions(BasicOptions, total=False):
     floor: int | float
 
 
+class GradualOptions(CommonOptions, total=False):
+    """The options of every method that prunes under a schedule during training."""
+
+    revival: Revival | bool | None
+
+
 class NoiseOptions(BasicOptions, total=False):
     """The options of a method that does not prune, and gradient noise."""
 
@@ -45,6 +52,10 @@ class Options(CommonOptions, total=False):
     """The options of a method that prunes, and gradient noise."""
 
     noise: GradientNoise | float | None
+
+
+class NoisyGradualOptions(GradualOptions, Options, total=False):
+    """The options of a method that prunes under a schedule during training, and gradient noise."""
 
 
 def schedule_for(choice: ScheduleChoice, sparsity: float, steps: int) -> Schedule:

@@ -55,9 +55,9 @@ def refuse_second(layers: Sequence[Layer]) -> None:
             )
 
 
-def mask_of(weight: Tensor) -> Tensor | None:
-    """The mask of a weight, or None if no pruner is attached to it."""
-    return next((layer.mask for pruner in _attached() for layer in pruner.layers if layer.weight is weight), None)
+def layer_of(weight: Tensor) -> Layer | None:
+    """The layer of a weight, or None if no pruner is attached to it."""
+    return next((layer for pruner in _attached() for layer in pruner.layers if layer.weight is weight), None)
 
 
 def _attached() -> list[HasLayers]:

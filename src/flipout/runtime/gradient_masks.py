@@ -20,7 +20,8 @@ class GradientMasks:
     that the optimizer uses. Under data parallelism this happens before the ranks exchange their gradients: the masks
     are equal on all ranks, so the averages are masked too.
 
-    A layer with a statistic that needs the unmasked gradient is left out: its gradient is masked inside the step.
+    A layer with a statistic that needs the unmasked gradient is left out: its gradient is masked inside the step. So is
+    a layer with hidden values, which learn from the gradient of pruned weights.
     """
 
     def __init__(self, layers: Sequence[Layer]) -> None:
@@ -42,7 +43,7 @@ def _mask_gradient_of(layer: Layer) -> Callable[[Tensor], None]:
     @never_traced
     def mask_gradient(weight: Tensor) -> None:
         layer, grad = reference(), weight.grad
-        if layer is None or layer.dense or grad is None or grad.layout != torch.strided:
+        if layer is None or layer.dense or layer.hidden is not None or grad is None or grad.layout != torch.strided:
             return  # (a sparse gradient is refused inside the step)
         with torch.no_grad():
             layer.clear(grad)

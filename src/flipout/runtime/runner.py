@@ -7,6 +7,7 @@ elementwise. The runner fuses what is declared into one loop per layer.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from numbers import Integral, Real
@@ -17,12 +18,15 @@ import torch
 from torch import Tensor
 
 from ..criteria import is_elementwise
+from ..hidden_values import hide, wake
 from ..layers import Layer
 from ..numerics import zero_pruned
 from ..random_numbers import key
+from ..revival import Revival
 from ..statistics import Statistic
 from ..statistics.base import Kernel, Reader
 from .compiler import compiled, failures
+from .hidden_gradients import limit, weigh
 from .noise import GradientNoise, add_noise, deviation, perturb
 from .rows import Rows, lay_out
 from .scoring import unchanged
@@ -34,8 +38,8 @@ class Runner:
     def __init__(self, compile: bool) -> None:  # noqa: A002
         self._compile = compile
         self._rows: dict[tuple[int, bool], Rows] = {}
-        self._scales: dict[tuple[float, torch.device], Tensor] = {}
-        self._settling: dict[int, tuple[Callable[..., None], list[Statistic]]] = {}
+        self._numbers: dict[tuple[float, torch.device], Tensor] = {}
+        self._settling: dict[tuple[int, bool], tuple[Callable[..., None], list[Statistic]]] = {}
 
     @property
     def compiled(self) -> bool:
@@ -47,7 +51,7 @@ class Runner:
 
         `scaled_by` is the factor that a gradient scaler has multiplied the gradient with.
         """
-        rows, scale = self._rows_of(layer, grad.is_contiguous()), self._scale(noise, grad.device)
+        rows, scale = self._rows_of(layer, grad.is_contiguous()), self._number(noise.scale, grad.device)
         if noise.relative_to == "weight":  # noise relative to the gradient is scaled already
             scale = scale * (scaled_by.to(grad.device) if isinstance(scaled_by, Tensor) else scaled_by)
         weight, mask, offsets, grad = rows.weight, rows.mask, rows.offsets, rows.like(grad)
@@ -60,19 +64,59 @@ class Runner:
         for block in rows.blocks:
             add_noise(grad[block], mask[block], offsets, *hashed, sigma, block.start)
 
+    def teach(
+        self,
+        layer: Layer,
+        grad: Tensor,
+        revival: Revival,
+        noise: GradientNoise | None,
+        step: int,
+        scaled_by: Tensor | float,
+    ) -> None:
+        """Prepare the gradient of a layer whose pruned weights keep learning. `scaled_by` is as for `perturb`."""
+        rows = self._rows_of(layer, grad.is_contiguous())
+        weight, mask, grad = rows.weight, rows.mask, rows.like(grad)
+        if noise is not None and noise.scale:
+            pruned = grad * (1 - mask)
+            self.perturb(layer, grad, noise, step, scaled_by)
+            grad += pruned
+        share, trust = (self._number(value, grad.device) for value in (revival.gradient, revival.trust))
+        self._run(weigh, rows, grad, mask, share)
+        if revival.trust < math.inf:
+            trust = trust * (scaled_by.to(grad.device) if isinstance(scaled_by, Tensor) else scaled_by)
+            run = compiled(limit, *rows.kind) if self.compiled else limit
+            run(weight, grad, trust)
+
     def settle(self, layer: Layer) -> None:
         """Run the kernels of the layer's statistics, and zero the pruned weights, in one loop."""
         if not layer.weight.numel():
             return
         kernel, statistics = self._settling_of(layer)
-        if statistics:
+        if statistics or layer.hidden is not None:
             rows = self._rows_of(layer, _contiguous(statistics))
             tensors = [rows.like(tensor) for statistic in statistics for tensor in statistic.state.values()]
-            self._run(kernel, rows, rows.weight, rows.mask, *tensors)
+            hidden = () if layer.hidden is None else (rows.like(layer.hidden.values), layer.hidden.threshold)
+            self._run(kernel, rows, rows.weight, rows.mask, *hidden, *tensors)
+            if layer.hidden is not None:
+                layer.hidden.awake = False
         elif not layer.dense:
             layer.zero()
         for statistic in layer.statistics.values():
             statistic.settled(layer.weight)
+
+    def wake(self, layer: Layer) -> None:
+        """Put the hidden values into the weight, for a step or a ranking."""
+        if layer.hidden is not None and not layer.hidden.awake and layer.weight.numel():
+            rows = self._rows_of(layer, layer.hidden.values.is_contiguous())
+            self._run(wake, rows, rows.weight, rows.mask, rows.like(layer.hidden.values), layer.hidden.threshold)
+            layer.hidden.awake = True
+
+    def hide(self, layer: Layer) -> None:
+        """Put what the network computes with into the weight."""
+        if layer.hidden is not None and layer.hidden.awake and layer.weight.numel():
+            rows = self._rows_of(layer, layer.hidden.values.is_contiguous())
+            self._run(hide, rows, rows.weight, rows.mask, rows.like(layer.hidden.values), layer.hidden.threshold)
+            layer.hidden.awake = False
 
     def zero(self, layer: Layer) -> None:
         """Zero the pruned weights."""
@@ -125,14 +169,15 @@ class Runner:
             compiled(kernel, *rows.kind)(*tensors)
             return
         for block in rows.blocks:
-            kernel(*(tensor[block] for tensor in tensors))
+            kernel(*(tensor[block] if tensor.ndim else tensor for tensor in tensors))
 
     def _settling_of(self, layer: Layer) -> tuple[Callable[..., None], list[Statistic]]:
-        if layer.number not in self._settling:
+        place = layer.number, layer.hidden is not None
+        if place not in self._settling:
             statistics = [statistic for statistic in layer.statistics.values() if statistic.kernel is not None]
             kernels = tuple((s.kernel, len(s.state)) for s in statistics if s.kernel is not None)
-            self._settling[layer.number] = _settle_kernel(kernels), statistics
-        return self._settling[layer.number]
+            self._settling[place] = _settle_kernel(kernels, layer.hidden is not None), statistics
+        return self._settling[place]
 
     def _rows_of(self, layer: Layer, contiguous: bool = True) -> Rows:
         """The layout of a layer, computed once and again if the weight or its mask has moved."""
@@ -141,15 +186,26 @@ class Runner:
             rows = self._rows[layer.number, contiguous] = lay_out(layer, contiguous)
         return rows
 
-    def _scale(self, noise: GradientNoise, device: torch.device) -> Tensor:
-        if (noise.scale, device) not in self._scales:
-            self._scales[noise.scale, device] = torch.full((), noise.scale, device=device)
-        return self._scales[noise.scale, device]
+    def _number(self, number: float, device: torch.device) -> Tensor:
+        """A number as a tensor on a device, made once."""
+        if (number, device) not in self._numbers:
+            self._numbers[number, device] = torch.full((), number, device=device)
+        return self._numbers[number, device]
 
 
 @cache
-def _settle_kernel(kernels: tuple[tuple[Kernel, int], ...]) -> Callable[..., None]:
-    """One function that runs kernels, each on its own state tensors, and then zeroes the pruned weights."""
+def _settle_kernel(kernels: tuple[tuple[Kernel, int], ...], hidden: bool) -> Callable[..., None]:
+    """One function that runs kernels, each on its own state tensors, and then zeroes the pruned weights.
+
+    With hidden values, statistics see those of all weights.
+    """
+
+    def settle_hidden(weight: Tensor, mask: Tensor, values: Tensor, threshold: Tensor, *states: Tensor) -> None:
+        first = 0
+        for kernel, count in kernels:
+            kernel(weight, torch.ones_like(mask), *states[first : first + count])
+            first += count
+        hide(weight, mask, values, threshold)
 
     def settle(weight: Tensor, mask: Tensor, *states: Tensor) -> None:
         first = 0
@@ -158,7 +214,7 @@ def _settle_kernel(kernels: tuple[tuple[Kernel, int], ...]) -> Callable[..., Non
             first += count
         zero_pruned(weight, mask)
 
-    return settle
+    return settle_hidden if hidden else settle
 
 
 @cache

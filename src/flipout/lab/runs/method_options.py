@@ -6,12 +6,13 @@ import inspect
 from dataclasses import dataclass, fields
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import Field, PydanticSchemaGenerationError, TypeAdapter
 
-from flipout import METHODS, FlipOut, Geometric, GradientNoise, Method, Pruner
+from flipout import METHODS, FlipOut, Geometric, GradientNoise, Method, Pruner, Revival
 from flipout.methods.options import InSteps
+from flipout.methods.registry import argument_texts
 
 from ..errors import LabError
 
@@ -136,7 +137,28 @@ def _common_options(record: Method) -> list[MethodOption]:
         MethodOption("noise", NotNegative | None, noise, "scale of the gradient noise, the paper's lambda"),
         MethodOption("relative_to", Literal["gradient", "weight"], relative_to, "what the noise is relative to"),
     ]
-    return [option for option in options if ("noise" if option.key == "relative_to" else option.key) in record.common]
+    offered = [
+        option for option in options if ("noise" if option.key == "relative_to" else option.key) in record.common
+    ]
+    return [*offered, *_revival_options(record)]
+
+
+def _revival_options(record: Method) -> list[MethodOption]:
+    """Whether pruned weights may come back, and an option for each setting of `Revival`."""
+    if "revival" not in record.common:
+        return []
+    default = _default(record, "revival")
+    settings = default if isinstance(default, Revival) else Revival()
+    texts = argument_texts(Revival)
+    whether = MethodOption("revival", bool, bool(default), "let pruned weights keep learning and come back")
+    hints = get_type_hints(Revival)
+    return [
+        whether,
+        *(
+            MethodOption(f"revival_{field.name}", hints[field.name], getattr(settings, field.name), texts[field.name])
+            for field in fields(Revival)
+        ),
+    ]
 
 
 def _loop_options(record: Method) -> list[MethodOption]:

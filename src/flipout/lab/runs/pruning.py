@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -75,6 +76,8 @@ def _arguments(settings: Settings, steps: int, steps_per_epoch: int) -> dict[str
         arguments["noise"] = (
             None if scale is None else flipout.GradientNoise(scale, settings.option("relative_to"), settings.seed)
         )
+    if any(key.startswith("revival") for key in given):
+        arguments["revival"] = revival(settings)
     if record.needs.further_epochs:
         arguments["fine_tune"] = 1 - settings.epochs / settings.total_epochs
     for key, option in settings.method_options.items():
@@ -83,6 +86,14 @@ def _arguments(settings: Settings, steps: int, steps_per_epoch: int) -> dict[str
             in_steps = option.in_epochs and value is not None
             arguments[option.argument] = round(value * steps_per_epoch) if in_steps else value
     return arguments
+
+
+def revival(settings: Settings) -> flipout.Revival | None:
+    """Return whether and how pruned weights may come back."""
+    if not settings.option("revival"):
+        return None
+    names = [field.name for field in fields(flipout.Revival)]
+    return flipout.Revival(**{name: settings.option(f"revival_{name}") for name in names})
 
 
 def schedule(settings: Settings, steps: int, steps_per_epoch: int) -> Schedule:

@@ -252,6 +252,10 @@ def check_combination(method: str, options: Mapping[str, Any]) -> None:
     """Refuse options that contradict each other."""
     if options.get("schedule") == "paper" and options.keys() & {"prunings", "start", "end"}:
         raise LabError("the paper's schedule has no --prunings, --start and --end; use --schedule default")
+    if own := [key for key in options if key.startswith("revival_")]:
+        whether = options.get("revival", options_of(find_method(method))["revival"].default)
+        if not whether:
+            raise LabError(f"{method} prunes for good here; give --revival along with {flag(own[0])}")
     if "relative_to" in options and options.get("noise") is None:
         noise = options_of(find_method(method)).get("noise")
         if noise is not None and noise.default is None:

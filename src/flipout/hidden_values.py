@@ -1,0 +1,76 @@
+"""Hidden values: what pruned weights go on learning while they may still come back.
+
+Outside of `optimizer.step()` the model holds what the network computes with: 0 where a weight is pruned, and a kept
+weight `w` shrunk smoothly by the threshold `t` of its layer to `sgn(w) * (w^4 - t^4)^(1/4)`. So a weight comes back
+with a small value and goes with a small value, and a large weight stays as it is. The hidden value of a weight `s` that
+is not 0 in the model follows from it: `sgn(s) * (s^4 + t^4)^(1/4)`. Only the others need memory. (Feather, Glentis
+Georgoulakis et al., 2023, shrinks with a power of 3. A fourth root is two square roots.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .numerics import masked, wide
+
+BELOW = 0.999
+"""The threshold of a layer lies just below its smallest kept weight, so that no kept weight is exactly 0."""
+
+
+@dataclass(eq=False)
+class HiddenValues:
+    """The hidden values of one weight tensor.
+
+    Args:
+        values: for each weight that is 0 in the model its hidden value, and 0 for the others.
+        threshold: the threshold `t` that kept weights are shrunk towards; a tensor without dimensions, 0 for none.
+        awake: whether the weight itself holds the hidden values at the moment, inside of a step.
+    """
+
+    values: Tensor
+    threshold: Tensor
+    awake: bool = False
+
+
+def no_hidden_values(weight: Tensor) -> HiddenValues:
+    """The hidden values of a weight of which nothing is pruned."""
+    return HiddenValues(torch.zeros_like(weight, requires_grad=False), _no_threshold(weight))
+
+
+def wake(weight: Tensor, mask: Tensor, values: Tensor, threshold: Tensor) -> None:
+    """Replace what the network computes with by the hidden values of all weights, in place."""
+    shown = wide(weight)
+    full = shown.sign().mul_((shown.square().square_() + threshold**4).sqrt_().sqrt_())
+    visible = shown.ne(0).logical_and_(mask.bool())
+    weight.copy_(torch.where(visible, full, wide(values)))
+
+
+def hide(weight: Tensor, mask: Tensor, values: Tensor, threshold: Tensor) -> None:
+    """Replace the hidden values by what the network computes with, in place; `values` keeps what that does not show."""
+    full = wide(weight)
+    size = (full.square().square_() - threshold**4).clamp_min_(0).sqrt_().sqrt_()
+    shown = masked(full.sign().mul_(size).to(weight.dtype), mask)
+    values.copy_(torch.where(shown == 0, weight, 0))
+    weight.copy_(shown)
+
+
+def threshold_of(weight: Tensor, mask: Tensor) -> Tensor:
+    """The threshold of a layer, from its hidden values and a boolean mask; 0 if it keeps nothing."""
+    if not weight.numel():
+        return _no_threshold(weight)
+    smallest = wide(weight).abs().masked_fill_(~mask, torch.inf).amin()
+    return torch.where(smallest.isfinite(), smallest, 0).mul_(BELOW)
+
+
+def _no_threshold(weight: Tensor) -> Tensor:
+    return wide(weight.detach().new_zeros(()))
+
+
+def hidden_values_of(weight: Tensor, mask: Tensor, hidden: HiddenValues) -> Tensor:
+    """The hidden values of all weights, as a new tensor. The weight holds what the network computes with."""
+    full = weight.clone()
+    wake(full, mask, hidden.values, hidden.threshold)
+    return full

@@ -1,0 +1,88 @@
+"""Second chances: the settings under which pruned weights go on learning and may come back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from numbers import Integral, Real
+
+from .schedules import Pruning
+
+REFRESHES = 150
+
+
+@dataclass(frozen=True)
+class Revival:
+    """Pruned weights keep a hidden value that goes on learning, and can come back until a share of training.
+
+    At every pruning all weights are ranked by their hidden values: a pruned weight can return, and a kept one can go.
+    In the model a pruned weight is exactly 0 outside of `optimizer.step()`. At `until` the masks are frozen, the hidden
+    values are dropped, and later prunings are for good.
+
+    Args:
+        until: the share of training at which the masks are frozen.
+        gradient: the factor for the gradient of pruned weights.
+        trust: the largest norm of a layer's gradient, relative to the norm of its weights (hidden ones included), while
+            pruned weights may come back. It keeps layers with batch norm from being thrown about; infinity: no limit.
+        shrink: whether kept weights are shrunk smoothly towards the threshold of their layer.
+        refreshes: how often the masks are chosen, at least, if they are chosen evenly until `until`. Prunings of the
+            schedule count. Between them, and from the last one on, the number of weights stays as it is.
+    """
+
+    until: float = 0.7
+    gradient: float = 0.5
+    trust: float = 0.03
+    shrink: bool = True
+    refreshes: int = REFRESHES
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.until, Real) or not 0 < self.until <= 1:
+            raise ValueError(f"until is {self.until}; give a share of training above 0 and at most 1")
+        if not isinstance(self.gradient, Real) or not 0 <= self.gradient <= 1:
+            raise ValueError(f"gradient is {self.gradient}; give a factor between 0 and 1 for pruned weights")
+        if not isinstance(self.trust, Real) or not self.trust > 0:
+            raise ValueError(f"trust is {self.trust}; give a number above 0, or math.inf for no limit")
+        if not isinstance(self.refreshes, Integral) or self.refreshes < 1:
+            raise ValueError(f"refreshes is {self.refreshes}; choose the masks at least once")
+
+    def frozen_at(self, steps: int) -> int:
+        """The step after which the masks are frozen."""
+        return max(1, round(self.until * steps))
+
+    def extend(self, plan: Sequence[Pruning], steps: int) -> list[Pruning]:
+        """Add events that choose the masks again to the prunings of a schedule, up to the step that freezes them."""
+        frozen = self.frozen_at(steps)
+        if not plan or plan[0].step > frozen:
+            first = f"the first pruning is at step {plan[0].step:,}" if plan else "nothing is pruned"
+            raise ValueError(
+                f"revival ends at step {frozen:,} of {steps:,}, but {first}: raise until=, prune earlier, or leave "
+                "revival= out"
+            )
+        if plan[0].step == 0:
+            raise ValueError(
+                "revival= needs a schedule that prunes during training, not before the first step: hidden values are "
+                "what weights learn"
+            )
+        interval = max(1.0, frozen / self.refreshes)
+        before = [pruning for pruning in plan if pruning.step <= frozen]
+        extended = []
+        for pruning, following in pairwise([*before, before[-1]._replace(step=frozen)]):
+            gap = following.step - pruning.step
+            parts = max(1, round(gap / interval))
+            extended += [pruning._replace(step=pruning.step + round(i * gap / parts)) for i in range(parts)]
+        last = before[-1]._replace(step=frozen)
+        if last.step > before[-1].step:
+            extended.append(last)
+        return extended + [pruning for pruning in plan if pruning.step > frozen]
+
+
+def as_revival(revival: Revival | bool | None) -> Revival | None:
+    """Revival from what a user may pass: settings, True for the default settings, or None or False for none."""
+    if revival is None or revival is False:
+        return None
+    if revival is True:
+        return Revival()
+    if not isinstance(revival, Revival):
+        raise TypeError(f"revival is {revival!r}; give a flipout.Revival, True, or None")
+    return revival
