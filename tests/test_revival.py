@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -102,7 +103,7 @@ def test_the_plan_with_second_chances(steps: int, until: float, refreshes: int, 
     counts = [p.nonzero for p in longer]
     assert counts == sorted(counts, reverse=True)  # type: ignore[type-var]
     assert counts[-1] == plan[-1].nonzero
-    gaps = [b - a for a, b in zip(at, at[1:], strict=False) if b <= frozen]
+    gaps = [b - a for a, b in pairwise(at) if b <= frozen]
     assert max(gaps, default=0) <= 1.5 * max(1.0, frozen / refreshes) + 1
     assert all(p.nonzero == max(q for q in plan if q.step <= p.step).nonzero for p in longer if p.step < plan[0].step)
 
@@ -125,7 +126,8 @@ class Slow:
         else:
             for weight, mask, latent in zip(self.weights, self.masks, self.latent, strict=True):
                 weight.grad *= torch.where(mask, 1.0, self.revival.gradient)
-                weight.grad *= min(1.0, float(self.revival.trust * latent.norm() / weight.grad.norm()))
+                for row, values in zip(weight.grad, latent, strict=True):
+                    row *= min(1.0, float(self.revival.trust * max(1e-3, values.norm()) / row.norm().clamp_min(1e-30)))
                 weight.copy_(latent)
         self.optimizer.step()
         self.steps += 1
@@ -170,7 +172,7 @@ def test_a_training_against_the_slow_version(compiled: bool, trust: float) -> No
         for layer, (weight, mask) in zip(pruner.layers, reference._pairs(), strict=True):
             assert torch.equal(layer.mask, mask), pruner.step
             torch.testing.assert_close(layer.weight, weight, rtol=1e-6, atol=1e-6)
-    assert sum(event.grown for event in pruner.events) > 3
+    assert sum(event.grown for event in pruner.events) > (0 if trust < 1 else 3)
 
 
 # The promises.

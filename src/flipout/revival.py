@@ -23,8 +23,8 @@ class Revival:
     Args:
         until: the share of training at which the masks are frozen.
         gradient: the factor for the gradient of pruned weights.
-        trust: the largest norm of a layer's gradient, relative to the norm of its weights (hidden ones included), while
-            pruned weights may come back. It keeps layers with batch norm from being thrown about; infinity: no limit.
+        trust: the largest norm of the gradient of a unit (an output channel), relative to the norm of its weights,
+            hidden ones included. It holds channels that have lost nearly all of their weights; infinity is no limit.
         shrink: whether kept weights are shrunk smoothly towards the threshold of their layer.
         refreshes: how often the masks are chosen, at least, if they are chosen evenly until `until`. Prunings of the
             schedule count. Between them, and from the last one on, the number of weights stays as it is.

@@ -20,11 +20,17 @@ Way = Callable[..., Any]
 
 
 def perturbed(
-    run: Way, weight: Tensor, grad: Tensor, mask: Tensor, scale: float = 1.0, relative_to: str = "gradient"
+    run: Way,
+    weight: Tensor,
+    grad: Tensor,
+    mask: Tensor,
+    scale: float = 1.0,
+    relative_to: str = "gradient",
+    pruned: str = "masked",
 ) -> Tensor:
     offsets = torch.arange(weight.shape[1], dtype=torch.int32)
     grad = grad.clone()
-    run(weight, grad, mask, offsets, *key("normal", 1, 2, 3), torch.tensor(scale), relative_to)
+    run(weight, grad, mask, offsets, *key("normal", 1, 2, 3), torch.tensor(scale), relative_to, pruned)
     return grad
 
 
@@ -34,9 +40,18 @@ def test_noise_is_equation_3(relative_to: str, dtype: torch.dtype) -> None:
     weight, grad = torch.randn(40, 30, dtype=torch.float64), torch.randn(40, 30, dtype=torch.float64)
     mask = (torch.rand(40, 30) < 0.4).to(torch.uint8)
     result = perturbed(perturb, weight.to(dtype), grad.to(dtype), mask, 0.5, relative_to)
-    sigma = ((grad * mask if relative_to == "gradient" else weight).square().sum() / 1200).sqrt()
+    sigma = (((grad if relative_to == "gradient" else weight) * mask).square().sum() / 1200).sqrt()
     expected = (grad + 0.5 * sigma * normal(torch.Size([40, 30]), seed=1, step=2, tensor=3)) * mask
     torch.testing.assert_close(result, expected.to(dtype), rtol=2e-3, atol=2e-3 if dtype == torch.float16 else 1e-5)
+
+
+@pytest.mark.parametrize("run", [perturb, compiled(perturb, "with hidden values")])
+def test_hidden_values_keep_their_gradient_without_noise(run: Way) -> None:
+    weight, grad = torch.randn(40, 30), torch.randn(40, 30)
+    mask = (torch.rand(40, 30) < 0.4).to(torch.uint8)
+    result = perturbed(run, weight, grad, mask, pruned="hidden")
+    assert torch.equal(result[mask == 0], grad[mask == 0])
+    torch.testing.assert_close(result * mask, perturbed(perturb, weight, grad, mask))
 
 
 def test_the_norm_of_a_half_precision_gradient_does_not_overflow() -> None:
@@ -48,8 +63,8 @@ def test_the_norm_of_a_half_precision_gradient_does_not_overflow() -> None:
 def test_rows_of_a_gradient_get_the_noise_they_have_in_the_whole() -> None:
     grad, mask, offsets = torch.zeros(10, 7), torch.ones(10, 7, dtype=torch.uint8), torch.arange(7, dtype=torch.int32)
     hashed, sigma = key("normal", 0, 0, 0), torch.tensor(1.0)
-    add_noise(grad[:6], mask[:6], offsets, *hashed, sigma)
-    add_noise(grad[6:], mask[6:], offsets, *hashed, sigma, 6)
+    add_noise(grad[:6], mask[:6], offsets, *hashed, sigma, False)
+    add_noise(grad[6:], mask[6:], offsets, *hashed, sigma, False, 6)
     assert torch.equal(grad, normal(torch.Size([10, 7]), seed=0, step=0, tensor=0))
 
 

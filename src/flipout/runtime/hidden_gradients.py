@@ -1,4 +1,4 @@
-"""The gradients that hidden values learn from: those of pruned weights count less, and no layer moves too far."""
+"""The gradients that hidden values learn from: those of pruned weights count less, and no unit moves too far."""
 
 from __future__ import annotations
 
@@ -8,26 +8,21 @@ from torch import Tensor
 from ..numerics import wide
 
 
-def weigh(grad: Tensor, mask: Tensor, share: Tensor) -> None:
-    """Multiply the gradient of pruned weights with a factor."""
-    kept = mask.to(share.dtype)
-    grad.mul_(kept + share * (1 - kept))
+def teach(weight: Tensor, grad: Tensor, mask: Tensor, share: Tensor, trust: Tensor) -> None:
+    """Multiply the gradient of pruned weights with a share, and shorten the gradient of each unit that is too long.
 
-
-def limit(weight: Tensor, grad: Tensor, trust: Tensor) -> None:
-    """Shorten the gradient of a layer to `trust` times the norm of its hidden values, if it is longer than that.
-
-    With batch norm the gradient of a layer grows as its weights shrink. Without a limit hidden values are thrown about,
-    the masks change all the time, and layers die.
+    A unit is everything under one index of the first dimension: the weights of an output channel. Its gradient is at
+    most `trust` times as long as its weights, hidden ones included (adaptive gradient clipping, Brock et al., 2021).
+    Batch norm divides by the deviation of a channel, so the gradient of a channel that has lost nearly all of its
+    weights is hundreds of times too long. Without a limit such channels throw their hidden values about, come back by
+    accident, and take the place of others until whole layers are dead.
     """
-    grad.mul_(factor(weight, grad, trust))
+    kept = mask.to(share.dtype)
+    scaled = wide(grad) * (kept + share * (1 - kept))
+    allowed, length = trust * _norms(wide(weight)).clamp_min(1e-3), _norms(scaled)
+    grad.copy_(scaled * torch.where(length > allowed, allowed / length, 1))
 
 
-def factor(weight: Tensor, grad: Tensor, trust: Tensor) -> Tensor:
-    """`min(1, trust * ||weight|| / ||grad||)`; 1 for a gradient of zeros."""
-    allowed, length = trust * _norm(weight), _norm(grad)
-    return torch.where(length > allowed, allowed / length, 1)
-
-
-def _norm(tensor: Tensor) -> Tensor:
-    return wide(tensor).square().sum().sqrt()
+def _norms(tensor: Tensor) -> Tensor:
+    """The norm of each unit, in a shape that is broadcast over it. The least norm is that of Brock et al."""
+    return tensor.square().sum(tuple(range(1, tensor.ndim)), keepdim=True).sqrt()

@@ -97,21 +97,27 @@ def perturb(
     addend: int,
     scale: Tensor,
     relative_to: str,
+    pruned: str,
 ) -> None:
-    """Add noise to a gradient, and zero it where weights are pruned: `g <- m * (g + scale * sigma * eps)`."""
-    add_noise(grad, mask, offsets, factor, addend, scale * deviation(weight, grad, mask, relative_to))
+    """Add noise to a gradient, and zero it where weights are pruned: `g <- m * (g + scale * sigma * eps)`.
+
+    If `pruned` is "hidden", pruned weights keep their gradient, without noise.
+    """
+    sigma = scale * deviation(weight, grad, mask, relative_to)
+    add_noise(grad, mask, offsets, factor, addend, sigma, pruned == "hidden")
 
 
 def deviation(weight: Tensor, grad: Tensor, mask: Tensor, relative_to: str) -> Tensor:
     """`sigma = ||m * g|| / sqrt(d)`, or `||theta|| / sqrt(d)` (Eq. 3c)."""
-    relative = wide(weight) if relative_to == "weight" else masked(wide(grad), mask)
+    relative = masked(wide(weight if relative_to == "weight" else grad), mask)
     return (relative.square().sum() / relative.numel()).sqrt()
 
 
 def add_noise(
-    grad: Tensor, mask: Tensor, offsets: Tensor, factor: int, addend: int, sigma: Tensor, first: int = 0
+    grad: Tensor, mask: Tensor, offsets: Tensor, factor: int, addend: int, sigma: Tensor, hidden: bool, first: int = 0
 ) -> None:
-    """Add noise to the rows of a gradient from row `first` on, and zero it where weights are pruned."""
+    """Add noise to the rows of a gradient from row `first` on, and zero it where weights are pruned for good."""
     rows = torch.arange(first, first + grad.shape[0], dtype=torch.int32, device=grad.device)
     noise = normal_at(rows.view(-1, *[1] * offsets.ndim), offsets, factor, addend)
-    grad.copy_(masked(noise.mul_(sigma) + wide(grad), mask))
+    noise.mul_(sigma)
+    grad.copy_(masked(noise, mask) + wide(grad) if hidden else masked(noise + wide(grad), mask))

@@ -7,7 +7,6 @@ elementwise. The runner fuses what is declared into one loop per layer.
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from numbers import Integral, Real
@@ -26,7 +25,7 @@ from ..revival import Revival
 from ..statistics import Statistic
 from ..statistics.base import Kernel, Reader
 from .compiler import compiled, failures
-from .hidden_gradients import limit, weigh
+from .hidden_gradients import teach
 from .noise import GradientNoise, add_noise, deviation, perturb
 from .rows import Rows, lay_out
 from .scoring import unchanged
@@ -47,7 +46,7 @@ class Runner:
         return self._compile and not failures
 
     def perturb(self, layer: Layer, grad: Tensor, noise: GradientNoise, step: int, scaled_by: Tensor | float) -> None:
-        """Add noise to a gradient, and zero it where weights are pruned.
+        """Add noise to a gradient, and zero it where weights are pruned for good.
 
         `scaled_by` is the factor that a gradient scaler has multiplied the gradient with.
         """
@@ -57,12 +56,13 @@ class Runner:
         weight, mask, offsets, grad = rows.weight, rows.mask, rows.offsets, rows.like(grad)
         hashed = key("normal", noise.seed, step, layer.number)
         if self.compiled:
-            run = compiled(perturb, *rows.kind, noise.relative_to)
-            run(weight, grad, mask, offsets, *hashed, scale, noise.relative_to)
+            keep = "hidden" if layer.hidden is not None else "masked"
+            run = compiled(perturb, *rows.kind, noise.relative_to, keep)
+            run(weight, grad, mask, offsets, *hashed, scale, noise.relative_to, keep)
             return
         sigma = scale * deviation(weight, grad, mask, noise.relative_to)
         for block in rows.blocks:
-            add_noise(grad[block], mask[block], offsets, *hashed, sigma, block.start)
+            add_noise(grad[block], mask[block], offsets, *hashed, sigma, layer.hidden is not None, block.start)
 
     def teach(
         self,
@@ -74,18 +74,12 @@ class Runner:
         scaled_by: Tensor | float,
     ) -> None:
         """Prepare the gradient of a layer whose pruned weights keep learning. `scaled_by` is as for `perturb`."""
-        rows = self._rows_of(layer, grad.is_contiguous())
-        weight, mask, grad = rows.weight, rows.mask, rows.like(grad)
         if noise is not None and noise.scale:
-            pruned = grad * (1 - mask)
             self.perturb(layer, grad, noise, step, scaled_by)
-            grad += pruned
+        rows = self._rows_of(layer, grad.is_contiguous())
         share, trust = (self._number(value, grad.device) for value in (revival.gradient, revival.trust))
-        self._run(weigh, rows, grad, mask, share)
-        if revival.trust < math.inf:
-            trust = trust * (scaled_by.to(grad.device) if isinstance(scaled_by, Tensor) else scaled_by)
-            run = compiled(limit, *rows.kind) if self.compiled else limit
-            run(weight, grad, trust)
+        trust = trust * (scaled_by.to(grad.device) if isinstance(scaled_by, Tensor) else scaled_by)
+        self._run(teach, rows, rows.weight, rows.like(grad), rows.mask, share, trust)
 
     def settle(self, layer: Layer) -> None:
         """Run the kernels of the layer's statistics, and zero the pruned weights, in one loop."""
