@@ -100,7 +100,9 @@ class Runner:
         """The criterion's scores of one layer: in one compiled loop if everything it needs is declared elementwise."""
         function, settings = _split(criterion)
         statistics = [layer.statistics[name] for name in names]
-        readers = tuple((name, s.reader, len(s.elements)) for name, s in zip(names, statistics, strict=True) if s.reader)
+        readers = tuple(
+            (name, s.reader, len(s.elements)) for name, s in zip(names, statistics, strict=True) if s.reader
+        )
         fusable = self.compiled and is_elementwise(criterion) and len(readers) == len(names) and settings is not None
         if not fusable or not layer.weight.numel():
             given = values()
@@ -108,7 +110,9 @@ class Runner:
                 return criterion(**given)
         rows = self._rows_of(layer, _contiguous(statistics))
         run = compiled(_score_kernel(function, readers, settings or ()), *rows.kind)
-        states = [(s_name, rows.like(t)) for s_name, s in zip(names, statistics, strict=True) for t in s.elements.values()]
+        states = [
+            (s_name, rows.like(t)) for s_name, s in zip(names, statistics, strict=True) for t in s.elements.values()
+        ]
         with unchanged(criterion, layer, [("weight", rows.weight), *states]):
             scores = run(rows.weight, *(state for _, state in states))
         fits = isinstance(scores, Tensor) and scores.numel() == layer.weight.numel()
