@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Unpack
 
 import torch
@@ -24,6 +25,17 @@ from .registry import register
 Distribution = Literal["erk", "uniform", "global"]
 
 
+@dataclass(frozen=True)
+class Replacement(Selection):
+    """A selection that grows a known number of weights, so that nobody waits for a device to count them."""
+
+    number: int = 0
+
+    @property
+    def grown(self) -> int:
+        return self.number
+
+
 class _Regrowing(Pruner):
     """Replaces a share of the kept weights at each event. The share falls to 0 along a cosine."""
 
@@ -39,13 +51,13 @@ class _Regrowing(Pruner):
         """The share that event `number` of `events` replaces, counted from 0."""
         return self.share * (1 + math.cos(math.pi * number / events)) / 2
 
-    def replace(self, kept: Sequence[Tensor], numbers: Sequence[int]) -> Selection:
+    def replace(self, kept: Sequence[Tensor], numbers: Sequence[int]) -> Replacement:
         """Prune a number of the weights of each layer that are still kept, those with the lowest scores, and grow as
         many that were pruned before, those with the largest gradients."""
         layers = len(self.layers)
         masks = [*kept, *(~layer.mask for layer in self.layers)]
         chosen = self._ranked(lambda run: smallest_of_each(self._ranks, masks, [*numbers, *numbers], **run))
-        return Selection(chosen[:layers], chosen[layers:])
+        return Replacement(chosen[:layers], chosen[layers:], sum(numbers))
 
     def grow(self, number: int) -> list[Tensor]:
         """Mark the pruned weights with the largest gradients of the whole network."""
@@ -153,7 +165,7 @@ class RigL(_Regrowing):
         share = self.share_at(len(self.events) - 1, len(self.plan()) - 1)
         if self.distribution == "global":
             number = min(round(share * keep), self.prunable - keep, keep - sum(self.floors))
-            return Selection(super().select(keep - number).prune, self.grow(number))
+            return Replacement(super().select(keep - number).prune, self.grow(number), number)
         numbers = self.replaceable([layer.kept for layer in self.layers], share)
         return self.replace([layer.mask for layer in self.layers], numbers)
 
@@ -222,7 +234,8 @@ class GraNet(_Regrowing):
         left = [layer.mask & ~mark for layer, mark in zip(self.layers, pruned, strict=True)]
         share = self.share_at(len(self.events), len(self.plan()))
         replaced = self.replace(left, self.replaceable(counts(left), share))
-        return Selection([one | other for one, other in zip(pruned, replaced.prune, strict=True)], replaced.grow)
+        further = [one | other for one, other in zip(pruned, replaced.prune, strict=True)]
+        return Replacement(further, replaced.grow, replaced.number)
 
 
 def usual_cubic(sparsity: float, steps: int) -> Cubic:

@@ -60,7 +60,7 @@ class Flips(Statistic):
     With a `horizon`, flips are forgotten: a flip that is `horizon` steps old counts `1/e`, also where pruned. All
     counts fade together, every `w = ceil(horizon / 8)` steps, by the factor `exp(-w / horizon)`; flips in between have
     the same weight. The counts are fractions of up to 255. They are rounded to 1/64 whenever they fade, and these
-    errors fade as well: together they stay below 0.07 flips.
+    errors fade as well: together they stay below 0.1 flips.
 
     Two bytes hold a count of up to `LIMIT` and the sign before the current step: `low` is the lower byte of the count,
     `high` has `sgn(theta) + 1` in its upper two bits and the rest of the count below. With a horizon, the count is in
