@@ -31,7 +31,7 @@ def test_the_parts_are_exact_and_within_their_bounds(shapes: list[tuple[int, ...
 
 
 def test_the_densities_of_lenet() -> None:
-    """The sides 784 + 300, 300 + 100 and 100 + 10 share the weights. When a layer is full, the others share the rest."""
+    """784 + 300, 300 + 100 and 100 + 10 sides share the weights. When a layer is full, the others share the rest."""
     shapes = [(300, 784), (100, 300), (10, 100)]
     assert erdos_renyi_kernel(shapes, 2662, [0, 0, 0]) == [1810, 668, 184]
     assert erdos_renyi_kernel(shapes, 26_620, [0, 0, 0]) == [18_714, 6906, 1000]

@@ -48,7 +48,7 @@ def test_a_horizon_is_at_least_one_gradient() -> None:
 
 @pytest.mark.parametrize("statistic", [SquaredGradient, FullSquaredGradient])
 def test_pruned_weights_fade_or_go_on(statistic: type[SquaredGradient]) -> None:
-    """With the masked gradient the mean of a pruned weight falls; with the unmasked one it is what all gradients say."""
+    """With masked gradients a pruned weight has no gradient; with unmasked ones its mean goes on."""
     model = mlp()
     optimizer = sgd(model, lr=0.0)  # so that the gradients do not depend on what was pruned later
     pruner = flipout.Pruner(
@@ -61,7 +61,7 @@ def test_pruned_weights_fade_or_go_on(statistic: type[SquaredGradient]) -> None:
     pruned = ~pruner.masks["0.weight"]
     total = torch.zeros_like(pruner.layers[0].weight)
     plain = mlp()
-    plain.load_state_dict(model.state_dict())
+    plain.load_state_dict(model.state_dict())  # with its zeros
     for x, y in batches(10):
         plain.zero_grad()
         cross_entropy(plain(x), y).backward()

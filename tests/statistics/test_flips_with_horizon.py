@@ -38,7 +38,7 @@ def counted(history: list[list[float]], horizon: int) -> Tensor:
     return statistic.value(weight, len(history))
 
 
-def changes(history: list[list[float]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+def changes(history: list[list[float]]) -> Any:
     signs = np.sign(np.array(history))
     return (signs[1:] != signs[:-1]).astype(np.float64)
 
@@ -101,8 +101,8 @@ def test_compiled_is_eager_bit_for_bit(shape: tuple[int, int], seed: int) -> Non
     results = []
     for run in (compiled, lambda function: function):
         tensors = [weight.clone(), mask, low.clone(), high.clone()]
-        run(settle)(*tensors)  # type: ignore[operator]
-        results.append([*tensors, run(score)(tensors[0], *tensors[2:])])  # type: ignore[operator]
+        run(settle)(*tensors)
+        results.append([*tensors, run(score)(tensors[0], *tensors[2:])])
     for fast, slow in zip(*results, strict=True):
         assert torch.equal(fast, slow)
 
