@@ -11,7 +11,7 @@ import flipout
 from flipout.selection import smallest
 
 
-@flipout.register("rigl", title="RigL", about="the smallest weights; grows those with the largest gradients")
+@flipout.register("my-rigl", title="My RigL", about="the smallest weights; grows those with the largest gradients")
 class RigL(flipout.Pruner):
     """RigL: a constant sparsity. Each update prunes the smallest weights and grows those with the largest gradients.
 

@@ -5,12 +5,15 @@ from . import criteria, export
 from .aim import AimTest
 from .events import Event, Selection
 from .methods import (
+    LAMP,
     METHODS,
     SNIP,
     DeepR,
     Dense,
+    Fisher,
     FlipOut,
     GlobalMagnitude,
+    GraNet,
     HoyerSquare,
     KeepZeros,
     LoopNeeds,
@@ -18,6 +21,8 @@ from .methods import (
     MagnitudeUncertainty,
     Method,
     Random,
+    RelativeMagnitude,
+    RigL,
     register,
 )
 from .pruner import Pruner
@@ -39,6 +44,7 @@ from .warnings import (
 __version__ = "0.2.0"
 
 __all__ = [
+    "LAMP",
     "METHODS",
     "SNIP",
     "AimTest",
@@ -49,10 +55,12 @@ __all__ = [
     "Dense",
     "DivergenceWarning",
     "Event",
+    "Fisher",
     "FlipOut",
     "ForgottenStateWarning",
     "Geometric",
     "GlobalMagnitude",
+    "GraNet",
     "GradientNoise",
     "HoyerSquare",
     "KeepZeros",
@@ -66,7 +74,9 @@ __all__ = [
     "OneShot",
     "Pruner",
     "Random",
+    "RelativeMagnitude",
     "Revival",
+    "RigL",
     "Schedule",
     "Selection",
     "StaleMasksWarning",

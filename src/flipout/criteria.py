@@ -78,6 +78,30 @@ def magnitude(weight: Tensor) -> Tensor:
     return weight.abs()
 
 
+@elementwise
+def relative_magnitude(weight: Tensor, fan_in: Tensor) -> Tensor:
+    """`|theta| * sqrt(fan_in)`: magnitude relative to the scale that layers are initialized with."""
+    return weight.abs() * fan_in.sqrt()
+
+
+def lamp(weight: Tensor) -> Tensor:
+    """LAMP (Lee et al., 2021): `theta^2` over the sum of `theta^2` of all weights of the layer that are not smaller.
+
+    Of equal weights, the earlier one counts as the smaller. The largest weight of each layer has the score 1, so a
+    layer loses its last weight only after all others.
+
+    The sums are over integers, in units of at most `n / 2^61` of the largest square for `n` weights. Such sums do not
+    depend on the order of the additions, so every call and every device gives the same scores.
+    """
+    squares = weight.flatten().double().square()
+    if not len(squares):
+        return weight.double()
+    ascending, order = squares.sort(stable=True)
+    unit = (ascending[-1] * 2.0 ** (len(squares).bit_length() - 62)).clamp_min(torch.finfo(torch.float64).tiny)
+    not_smaller = (ascending / unit).round_().long().flip(0).cumsum(0).flip(0).clamp_min_(1)
+    return torch.empty_like(squares).scatter_(0, order, ascending / unit / not_smaller).view_as(weight)
+
+
 def random(uniform: Tensor) -> Tensor:
     """A random score."""
     return uniform
@@ -93,3 +117,13 @@ def sensitivity(weight: Tensor, grad: Tensor) -> Tensor:
 def magnitude_uncertainty(weight: Tensor, std: Tensor, *, lambda_: float = 0.1) -> Tensor:
     """M&U (Ko et al., 2019): `|theta| / (lambda + std(theta))`; the Wald test at `lambda = 0`."""
     return weight.abs() / (lambda_ + std)
+
+
+@elementwise
+def fisher_saliency(weight: Tensor, fisher: Tensor, *, power: float = 1.0) -> Tensor:
+    """Optimal Brain Damage (LeCun et al., 1990): `theta^2 * fisher^power`, `fisher` the mean of squared gradients.
+
+    With `power = 1` it is twice the change of the loss if the weight is removed, in the diagonal approximation with the
+    empirical Fisher as the Hessian. With `power = 1/2` gradients count less.
+    """
+    return weight.square() * fisher.pow(power)

@@ -32,6 +32,7 @@ from .runtime.weights_before import WeightsBefore
 from .schedules import Schedule
 from .selection import read_floor
 from .statistics import STATISTICS, Place, Statistic
+from .statistics.fan_in import fan_in_of
 from .statistics.requests import requested
 from .summary import Plan, Summary, summarize
 
@@ -403,7 +404,7 @@ class Pruner(PruningEvent):
             raise ValueError(f"{type(self).__name__} tracks {', '.join(unknown)}; the statistics are {known_names}")
         self.tracked = {key: known[key] for key in dict.fromkeys([*self.asked, *self.tracks])}
         for layer in self.layers:
-            place = Place(layer.number, self.seed)
+            place = Place(layer.number, self.seed, fan_in_of(layer.module, layer.weight))
             layer.statistics = {key: make(layer.weight.detach(), place) for key, make in self.tracked.items()}
             for key, statistic in layer.statistics.items():
                 statistic.check_shapes(key, layer.weight)

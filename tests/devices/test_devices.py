@@ -15,7 +15,7 @@ from flipout.selection import smallest
 from tests.devices.fake_device import FactoriesOnDevice, FakeTensorOnDevice, device, syncs
 from tests.helpers import batches, cross_entropy, make, mlp, sgd
 
-METHODS = [name for name in flipout.METHODS if name not in ("dense", "keep-zeros", "rigl")]
+METHODS = [name for name in flipout.METHODS if name not in ("dense", "keep-zeros")]
 PER_EVENT = 6
 """Host syncs that one pruning event may make, however many layers there are."""
 

@@ -4,19 +4,26 @@ from .gradual import Dense, FlipOut, GlobalMagnitude, KeepZeros, MagnitudeUncert
 
 # isort: split
 # Methods are listed in the order of these imports, FlipOut first.
+from .scored import LAMP, Fisher, RelativeMagnitude
+
+# isort: split
 from .deep_r import DeepR
 from .hoyer import HoyerSquare
 from .lottery import Lottery
 from .registry import METHODS, LoopNeeds, Method, register
+from .regrowth import GraNet, RigL
 from .snip import SNIP
 
 __all__ = [
+    "LAMP",
     "METHODS",
     "SNIP",
     "DeepR",
     "Dense",
+    "Fisher",
     "FlipOut",
     "GlobalMagnitude",
+    "GraNet",
     "HoyerSquare",
     "KeepZeros",
     "LoopNeeds",
@@ -24,5 +31,7 @@ __all__ = [
     "MagnitudeUncertainty",
     "Method",
     "Random",
+    "RelativeMagnitude",
+    "RigL",
     "register",
 ]

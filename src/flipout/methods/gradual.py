@@ -18,7 +18,7 @@ from ..pruner import Pruner
 from ..runtime.noise import GradientNoise
 from ..schedules import Never
 from ..selection.host_numbers import read_integers
-from ..statistics import Deviation
+from ..statistics import Deviation, Flips
 from ..warnings import KeepZerosWarning
 from .options import GradualOptions, NoiseOptions, NoisyGradualOptions, ScheduleChoice, schedule_for
 from .registry import register
@@ -38,6 +38,7 @@ class FlipOut(Pruner):
         sparsity: the share of weights that are pruned at the end.
         steps: the number of optimizer steps of the whole training.
         p: power of the magnitude in the saliency.
+        horizon: the number of steps after which a flip has faded to 1/e of its count; None never forgets one.
         noise: scale of the gradient noise, the paper's lambda, or a `GradientNoise`; 0 is no noise.
         schedule: when to prune; a schedule, a function that makes one of (sparsity, steps), or "paper".
         options: see `Pruner`.
@@ -51,6 +52,7 @@ class FlipOut(Pruner):
         sparsity: float,
         steps: int,
         p: float = 2.0,
+        horizon: int | None = None,
         noise: GradientNoise | float | None = 1.0,
         schedule: ScheduleChoice = None,
         **options: Unpack[GradualOptions],
@@ -65,6 +67,7 @@ class FlipOut(Pruner):
             criterion=partial(criteria.flip_saliency, p=p),
             schedule=schedule_for(schedule, sparsity, steps),
             noise=noise,
+            statistics={"flips": partial(Flips, horizon=horizon)},
             **options,
         )
 

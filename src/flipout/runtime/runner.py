@@ -88,7 +88,7 @@ class Runner:
         kernel, statistics = self._settling_of(layer)
         if statistics or layer.hidden is not None:
             rows = self._rows_of(layer, _contiguous(statistics))
-            tensors = [rows.like(tensor) for statistic in statistics for tensor in statistic.state.values()]
+            tensors = [rows.like(tensor) for statistic in statistics for tensor in statistic.elements.values()]
             hidden = () if layer.hidden is None else (rows.like(layer.hidden.values), layer.hidden.threshold)
             self._run(kernel, rows, rows.weight, rows.mask, *hidden, *tensors)
             if layer.hidden is not None:
@@ -138,7 +138,9 @@ class Runner:
         """The criterion's scores of one layer: in one compiled loop if everything it needs is declared elementwise."""
         function, settings = _split(criterion)
         statistics = [layer.statistics[name] for name in names]
-        readers = tuple((name, s.reader, len(s.state)) for name, s in zip(names, statistics, strict=True) if s.reader)
+        readers = tuple(
+            (name, s.reader, len(s.elements)) for name, s in zip(names, statistics, strict=True) if s.reader
+        )
         fusable = self.compiled and is_elementwise(criterion) and len(readers) == len(names) and settings is not None
         if not fusable or not layer.weight.numel():
             given = values()
@@ -146,7 +148,9 @@ class Runner:
                 return criterion(**given)
         rows = self._rows_of(layer, _contiguous(statistics))
         run = compiled(_score_kernel(function, readers, settings or ()), *rows.kind)
-        states = [(s_name, rows.like(t)) for s_name, s in zip(names, statistics, strict=True) for t in s.state.values()]
+        states = [
+            (s_name, rows.like(t)) for s_name, s in zip(names, statistics, strict=True) for t in s.elements.values()
+        ]
         with unchanged(criterion, layer, [("weight", rows.weight), *states]):
             scores = run(rows.weight, *(state for _, state in states))
         fits = isinstance(scores, Tensor) and scores.numel() == layer.weight.numel()
@@ -169,7 +173,7 @@ class Runner:
         place = layer.number, layer.hidden is not None
         if place not in self._settling:
             statistics = [statistic for statistic in layer.statistics.values() if statistic.kernel is not None]
-            kernels = tuple((s.kernel, len(s.state)) for s in statistics if s.kernel is not None)
+            kernels = tuple((s.kernel, len(s.elements)) for s in statistics if s.kernel is not None)
             self._settling[place] = _settle_kernel(kernels, layer.hidden is not None), statistics
         return self._settling[place]
 
@@ -236,7 +240,7 @@ def _score_kernel(
 
 
 def _contiguous(statistics: Sequence[Statistic]) -> bool:
-    return all(tensor.is_contiguous() for statistic in statistics for tensor in statistic.state.values())
+    return all(tensor.is_contiguous() for statistic in statistics for tensor in statistic.elements.values())
 
 
 def _split(criterion: Callable[..., Tensor]) -> tuple[Callable[..., Tensor], tuple[tuple[str, str, str], ...] | None]:

@@ -15,10 +15,12 @@ Reader = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a weight tensor stands: its number among the parameters of the model, and the seed of the pruner."""
+    """Where a weight tensor stands: its number among the parameters of the model, the seed of the pruner, and the
+    number of weights that feed one output."""
 
     tensor: int = 0
     seed: int = 0
+    fan_in: int = 1
 
 
 class Statistic:
@@ -38,11 +40,16 @@ class Statistic:
     Gradients are masked as they are accumulated. For a statistic that needs the unmasked gradient, masking waits until
     the step, so gradient clipping sees the gradients of pruned weights too."""
 
-    kernel: ClassVar[Kernel | None] = None
-    """A fused form of `after`: `kernel(weight, mask, *state)` updates the state tensors in place, element by element.
-    The mask is a tensor of bytes, and every state tensor has the weight's shape. If declared, `after` is not called."""
+    shared: ClassVar[tuple[str, ...]] = ()
+    """State that belongs to the weight tensor as a whole, such as a count of steps. It may have any shape, and kernels
+    and readers do not get it."""
 
-    reader: ClassVar[Reader | None] = None
+    kernel: Kernel | None = None
+    """A fused form of `after`: `kernel(weight, mask, *state)` updates the state tensors in place, element by element.
+    The mask is a tensor of bytes, and every state tensor has the weight's shape. If declared, `after` is not called.
+    A constructor may set another one, which must be a function of a module."""
+
+    reader: Reader | None = None
     """A fused form of `value`: `reader(weight, *state)` returns the value, element by element. It may return floats for
     integers. Every state tensor must have the weight's shape."""
 
@@ -67,12 +74,17 @@ class Statistic:
 
     def check_shapes(self, name: str, weight: Tensor) -> None:
         """Refuse state that a declared kernel or reader cannot work with."""
-        odd = [part for part, tensor in self.state.items() if tensor.shape != weight.shape]
+        odd = [part for part, tensor in self.elements.items() if tensor.shape != weight.shape]
         if odd and (self.kernel is not None or self.reader is not None):
             raise TypeError(
                 f"the statistic {name!r} declares a kernel or a reader, but its state {', '.join(odd)} does not have "
-                "the shape of the weight; override after() and value() instead"
+                "the shape of the weight; override after() and value() instead, or name it in `shared`"
             )
+
+    @property
+    def elements(self) -> dict[str, Tensor]:
+        """The state that kernels and readers get: one element for each weight."""
+        return {part: tensor for part, tensor in self.state.items() if part not in self.shared}
 
     def before(self, weight: Tensor, grad: Tensor | None) -> None:
         """Called before each optimizer step. The gradient is unscaled and has no noise; do not change it."""

@@ -15,6 +15,8 @@ class Deviation(Statistic):
     deviation of all values at first, and that of about the last `horizon` values later.
     """
 
+    shared = ("count",)
+
     def __init__(self, weight: Tensor, place: Place, *, horizon: int = 100) -> None:
         super().__init__(weight, place)
         if horizon < 1:

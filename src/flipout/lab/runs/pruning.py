@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import flipout
 from flipout.schedules import Schedule
+from flipout.statistics import Flips
 
 from ..errors import LabError
 from ..plugins import find_function
@@ -50,13 +51,15 @@ def attach(
 def _with_criterion(
     name: str, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, arguments: dict[str, Any]
 ) -> flipout.Pruner:
-    """FlipOut's schedule and noise with a user's criterion, which takes `p` where that was given."""
+    """FlipOut's schedule, noise and horizon with a user's criterion, which takes `p` where that was given."""
     arguments = {"noise": 1.0} | arguments
     criterion = find_function(name)
     if "p" in arguments:
         if "p" not in inspect.signature(criterion).parameters:
             raise LabError(f"the criterion {name} takes no p; leave --p out, or add an argument p to the function")
         criterion = partial(criterion, p=arguments.pop("p"))
+    if (horizon := arguments.pop("horizon", None)) is not None:
+        arguments["statistics"] = {"flips": partial(Flips, horizon=horizon)}
     arguments.setdefault("schedule", flipout.Geometric(arguments["sparsity"], steps))
     del arguments["sparsity"]  # the schedule has it
     return flipout.Pruner(model, optimizer, criterion=criterion, **arguments)
