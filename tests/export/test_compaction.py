@@ -58,7 +58,7 @@ SETTINGS = [(name, sparsity) for name in MODELS for sparsity in (0.9, 0.97, 0.99
 def test_the_networks_of_the_lab(name: str, sparsity: float) -> None:
     torch.manual_seed(0)
     model = randomize(build(name, (3, 32, 32), 10, 0.05), sparsity)
-    adaptive = name in ("resnet18", "vgg19", "densenet121")
+    adaptive = name in ("resnet10", "resnet18", "vgg19", "densenet121")
     small = check(model, (3, 32, 32), (3, 64, 32) if adaptive else None)
     assert notes_of(small) == []
     assert numbers(small) < numbers(model)

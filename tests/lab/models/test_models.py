@@ -43,6 +43,18 @@ def test_conv_6_has_the_published_convolutions() -> None:
     assert prunable_weights(model) == 1_144_512 + 4096 * 256 + 256 * 256 + 256 * 10
 
 
+def test_resnet10_with_a_quarter_of_its_channels() -> None:
+    """Per stage one block: two convolutions of 3 x 3, and one of 1 x 1 in the shortcut where the channels change."""
+    blocks = 2 * 16 * 16 * 9 + sum(n * 2 * n * 9 + 2 * n * 2 * n * 9 + n * 2 * n for n in (16, 32, 64))
+    model = build("resnet10", width=0.25)
+    assert prunable_weights(model) == 3 * 16 * 9 + blocks + 128 * 10 == 307_376
+    sizes = []
+    for block in model.blocks:  # type: ignore[union-attr]
+        block.register_forward_hook(lambda _module, _inputs, output: sizes.append(output.shape[1:]))
+    model(torch.randn(2, 3, 32, 32))
+    assert sizes == [(16, 16, 16), (32, 8, 8), (64, 4, 4), (128, 2, 2)]
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_width_scales_and_everything_runs(name: str) -> None:
     shape = (3, 64, 64) if name == "densenet121" else (3, 32, 32)

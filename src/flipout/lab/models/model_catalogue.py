@@ -10,7 +10,7 @@ from torch import nn
 from .densenet import densenet121
 from .network_sizes import Shape
 from .perceptrons import lenet_300_100, mlp
-from .resnet import resnet18
+from .resnet import resnet10, resnet18
 from .small_convnets import conv_6, lenet_5
 from .vgg import vgg19
 
@@ -54,6 +54,13 @@ MODELS: dict[str, ModelInfo] = {
         title="ResNet18",
         about="ResNet18 for CIFAR-10 (He et al., 2016)",
         make=resnet18,
+        data="cifar10",
+    ),
+    "resnet10": ModelInfo(
+        title="ResNet10",
+        about="ResNet with one block per stage and a strided stem; `--width 0.25` has 0.3 M weights and takes about "
+        "half a minute an epoch on one core",
+        make=resnet10,
         data="cifar10",
     ),
     "vgg19": ModelInfo(

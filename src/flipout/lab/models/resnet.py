@@ -1,4 +1,4 @@
-"""ResNet18 for CIFAR-10: a 3 x 3 stem, and no pooling before the blocks."""
+"""ResNet18 and ResNet10 for small images: a 3 x 3 stem, and no pooling before the blocks."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ class ResidualBlock(nn.Module):
         return out.relu()  # type: ignore[no-any-return]
 
 
-class ResNet18(nn.Module):
-    """Four stages of two blocks each, with 64, 128, 256 and 512 channels times the width."""
+class ResNet(nn.Module):
+    """Four stages with 64, 128, 256 and 512 channels times the width. The last three halve the sides of the image."""
 
-    def __init__(self, shape: Shape, classes: int, width: float) -> None:
+    def __init__(self, shape: Shape, classes: int, width: float, blocks_per_stage: int, stem_stride: int) -> None:
         super().__init__()
         channels = [scaled(n, width) for n in (64, 128, 256, 512)]
-        self.stem = nn.Conv2d(shape[0], channels[0], 3, padding=1, bias=False)
+        self.stem = nn.Conv2d(shape[0], channels[0], 3, stem_stride, padding=1, bias=False)
         self.norm = nn.BatchNorm2d(channels[0])
         blocks: list[nn.Module] = []
         before = channels[0]
         for stage, after in enumerate(channels):
-            blocks += [ResidualBlock(before, after, 2 if stage else 1), ResidualBlock(after, after, 1)]
+            blocks.append(ResidualBlock(before, after, 2 if stage else 1))
+            blocks += [ResidualBlock(after, after, 1) for _ in range(blocks_per_stage - 1)]
             before = after
         self.blocks = nn.Sequential(*blocks)
         self.pool = nn.AdaptiveAvgPool2d(1)
@@ -49,4 +50,8 @@ class ResNet18(nn.Module):
 
 
 def resnet18(shape: Shape, classes: int, width: float) -> nn.Module:
-    return ResNet18(shape, classes, width)
+    return ResNet(shape, classes, width, blocks_per_stage=2, stem_stride=1)
+
+
+def resnet10(shape: Shape, classes: int, width: float) -> nn.Module:
+    return ResNet(shape, classes, width, blocks_per_stage=1, stem_stride=2)
