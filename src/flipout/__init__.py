@@ -25,6 +25,7 @@ from .runtime.noise import GradientNoise
 from .schedules import Constant, Cubic, Geometric, OneShot, Schedule
 from .statistics import Statistic
 from .warnings import (
+    DeadFirstWarning,
     DeadLayerWarning,
     DivergenceWarning,
     ForgottenStateWarning,
@@ -43,6 +44,7 @@ __all__ = [
     "AimTest",
     "Constant",
     "Cubic",
+    "DeadFirstWarning",
     "DeadLayerWarning",
     "DeepR",
     "Dense",

@@ -33,6 +33,7 @@ class CommonOptions(BasicOptions, total=False):
 
     scope: Literal["global", "layer"]
     floor: int | float
+    dead_first: bool
 
 
 class NoiseOptions(BasicOptions, total=False):
