@@ -35,6 +35,15 @@ def alike(rank: int) -> None:
     go(model, make("flipout", model, sgd(model)), rank)
 
 
+def dead_first(rank: int) -> None:
+    """The examples of a rank are its own, but liveness depends on the masks alone."""
+    model = ddp(mlp(seed=rank))
+    pruner = make("magnitude", model, sgd(model), sparsity=0.95, dead_first=True)
+    go(model, pruner, rank)
+    assert pruner.dead_weights is not None
+    assert pruner.dead_weights.call.inputs is not None
+
+
 def other_seeds(rank: int) -> None:
     model = ddp(mlp())
     go(model, make("random", model, sgd(model), seed=rank), rank)
@@ -110,6 +119,7 @@ def different_networks(rank: int) -> None:
 
 SCENARIOS: list[Callable[[int], None]] = [
     alike,
+    dead_first,
     other_seeds,
     attached_before_ddp,
     without_ddp,

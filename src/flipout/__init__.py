@@ -31,6 +31,7 @@ from .runtime.noise import GradientNoise
 from .schedules import Constant, Cubic, Geometric, OneShot, Schedule
 from .statistics import Statistic
 from .warnings import (
+    DeadFirstWarning,
     DeadLayerWarning,
     DivergenceWarning,
     ForgottenStateWarning,
@@ -50,6 +51,7 @@ __all__ = [
     "AimTest",
     "Constant",
     "Cubic",
+    "DeadFirstWarning",
     "DeadLayerWarning",
     "DeepR",
     "Dense",

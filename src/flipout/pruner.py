@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .criteria import Criterion, statistics_of
+from .dead_weights import DeadWeights
 from .events import Event, Progress, Selection, warn_of_dead_layer
 from .first_step import FirstStep
 from .graph.live_paths import effective_weights
@@ -67,6 +68,8 @@ class Pruner(PruningEvent):
         scope: "global" ranks all weights together; "layer" prunes every layer by the same share.
         floor: the least number of weights (an integer) or share of weights (a float) that each layer keeps. The total
             stays exact.
+        dead_first: prune weights that lie on no live path from the input to the output before all others. It does not
+            apply to a pruning at step 0, before the model was called.
         include: which weights to prune instead of those of Linear and convolution modules; see `layers.find_layers`.
         exclude: which weights to leave out.
         revival: whether pruned weights keep a hidden value that goes on learning, so that they can come back: a
@@ -94,6 +97,7 @@ class Pruner(PruningEvent):
         noise: GradientNoise | float | None = None,
         scope: Literal["global", "layer"] = "global",
         floor: int | float = 0,
+        dead_first: bool = False,
         include: Patterns | None = None,
         exclude: Patterns | None = None,
         revival: Revival | bool | None = None,
@@ -105,6 +109,8 @@ class Pruner(PruningEvent):
         refuse_inference_mode()
         if scope not in ("global", "layer"):
             raise ValueError(f"scope is {scope!r}; give 'global' or 'layer'")
+        if not isinstance(dead_first, bool):
+            raise TypeError(f"dead_first is {dead_first!r}; give True or False")
         self.model, self.optimizer = model, optimizer
         self.criterion, self.schedule, self.scope, self.seed = criterion, schedule, scope, seed
         self.noise = as_noise(noise, seed)
@@ -116,6 +122,7 @@ class Pruner(PruningEvent):
         attachments.refuse_second(self.layers)
         self.events: list[Event] = []
         self._dead: set[str] = set()
+        self.dead_weights = DeadWeights() if dead_first else None
         self._plan = schedule.plan(self.prunable)
         self.revival, self._frozen_at = as_revival(revival), 0
         if self.revival is not None:
@@ -144,6 +151,8 @@ class Pruner(PruningEvent):
         attachments.add(self)  # before the hooks, because it fails if another thread has just attached a pruner
         self._hooks = StepHooks(self.optimizer, self._before_step, self._after_step)
         self._gradient_masks = GradientMasks(self.layers)
+        if self.dead_weights is not None:
+            self.dead_weights.watch(self.model)
         self._farewell = weakref.finalize(self, warn_at_the_end, self._progress, weakref.ref(self))
 
     # Reading.
@@ -233,6 +242,8 @@ class Pruner(PruningEvent):
         if attachments.discard(self):
             self._hooks.remove()
             self._gradient_masks.remove()
+            if self.dead_weights is not None:
+                self.dead_weights.remove()
             self._farewell.detach()
             self._progress.warn()
             warn_of_lost_zeros(self, self.lost_zeros())
@@ -436,6 +447,7 @@ class Pruner(PruningEvent):
             "statistics": self.tracked,
             "scope": self.scope,
             "floor": self.floor,
+            "dead_first": self.dead_weights is not None,
             "revival": self.revival,
             "seed": self.seed,
             "weights": {layer.name: list(layer.weight.shape) for layer in self.layers},

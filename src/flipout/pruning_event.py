@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .criteria import Criterion
+from .dead_weights import DeadWeights
 from .events import Event, Selection
 from .hidden_values import no_hidden_values, threshold_of
 from .layers import Layer, count_layers
@@ -18,17 +19,19 @@ from .runtime.optimizer_state import clear_state
 from .runtime.runner import Runner
 from .runtime.scoring import check_scores, comparison_type
 from .schedules import Pruning
-from .selection import NotFiniteError, choose
+from .selection import NotFiniteError, choose, choose_dead_first
 
 
 class PruningEvent:
     """The part of a pruner that carries out one pruning of its plan."""
 
+    model: nn.Module
     layers: list[Layer]
     optimizer: torch.optim.Optimizer
     criterion: Criterion
     scope: Literal["global", "layer"]
     floors: Sequence[int]
+    dead_weights: DeadWeights | None
     runner: Runner
     events: list[Event]
     revival: Revival | None
@@ -95,7 +98,7 @@ class PruningEvent:
         """Choose what to prune, and what to grow, so that exactly `keep` weights are kept."""
         scored = next((layer for layer in self.layers if layer.weight.numel()), self.layers[0])
         try:
-            chosen = choose(
+            chosen = self._chooser()(
                 lambda number: self.score(self.layers[number]),
                 [torch.ones_like(layer.mask) if self.reviving else layer.mask for layer in self.layers],
                 keep,
@@ -111,6 +114,13 @@ class PruningEvent:
         masks = [layer.mask for layer in self.layers]
         pruned = [mask & gone for mask, gone in zip(masks, chosen, strict=True)]
         return Selection(pruned, [~(mask | gone) for mask, gone in zip(masks, chosen, strict=True)])
+
+    def _chooser(self) -> Callable[..., list[Tensor]]:
+        """The function that chooses what to prune. Before the first step no call has shown what the model reads."""
+        dead = self.dead_weights
+        if dead is None or not self.step or not dead.ready(self.model):
+            return choose
+        return partial(choose_dead_first, partial(dead.find, self.layers))
 
     def apply(self, selection: Selection) -> None:
         """Change the masks, zero the pruned weights, and clear the optimizer's state of every weight that changed.

@@ -7,6 +7,10 @@ class DeadLayerWarning(UserWarning):
     """A layer has lost its last weight, so nothing passes through it."""
 
 
+class DeadFirstWarning(UserWarning):
+    """`dead_first` has no effect, because the network cannot be analysed."""
+
+
 class UnfinishedWarning(UserWarning):
     """A pruner was removed or dropped before its schedule was finished."""
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, fx, nn
 
 from ..layers import plain_name, unwrapped
-from .analysis import analyze
+from .analysis import ChannelAnalysis, analyze
 from .example_inputs import Example, as_example
 from .prunable_weights import PrunableWeight, prunable_weights
 from .rules.layers_with_weights import WeightedLayerRule
-from .tracing import trace
+from .tracing import TracedNetwork, trace
 from .tracing_errors import UnsupportedNetworkError
 
 
@@ -68,7 +68,8 @@ def count_effective(
 ) -> EffectiveWeights:
     """Count the weights on a live path. The network may be a copy of the one that the weights belong to."""
     try:
-        usage, notes = _usage(unwrapped(network), example)
+        analyzed = analyze_network(unwrapped(network), example)
+        usage, notes = _usage(analyzed), analyzed.notes
     except UnsupportedNetworkError as error:
         usage, notes = None, (str(error),)
     layers: dict[str, tuple[int, int]] = {}
@@ -118,25 +119,50 @@ class _Caller(nn.Module):
         return self.network(*inputs)
 
 
-def _usage(network: nn.Module, example: tuple[Tensor, ...]) -> tuple[_Usage, tuple[str, ...]]:
-    """Trace and analyse a network; return how it uses its weights, and the notes."""
+@dataclass(frozen=True)
+class AnalyzedNetwork:
+    """A network that was traced and analysed.
+
+    Args:
+        traced: its graph.
+        analysis: the rule of every node.
+        notes: what could not be traced or analysed.
+        is_single_module: whether the network is a single module of torch, and is called `network` in the graph.
+    """
+
+    traced: TracedNetwork
+    analysis: ChannelAnalysis
+    notes: tuple[str, ...]
+    is_single_module: bool
+
+    def name(self, node: fx.Node) -> str:
+        """Return the name of what a node calls or reads in the network itself."""
+        target = str(node.target)
+        return plain_name(target.removeprefix("network").removeprefix(".") if self.is_single_module else target)
+
+    def weight_name(self, node: fx.Node) -> str:
+        """Return the name of the weight of the layer that a node calls."""
+        return f"{self.name(node)}.weight".lstrip(".")
+
+
+def analyze_network(network: nn.Module, example: tuple[Tensor, ...]) -> AnalyzedNetwork:
+    """Trace and analyse a copy of a network."""
     is_single_module = fx.Tracer().is_leaf_module(network, "")
     traced = trace(_Caller(network) if is_single_module else network, example)
     analysis, opaque = analyze(traced)
+    return AnalyzedNetwork(traced, analysis, (*traced.notes, *opaque), is_single_module)
 
-    def name_in_network(node: fx.Node) -> str:
-        target = str(node.target)
-        return plain_name(target.removeprefix("network").removeprefix(".") if is_single_module else target)
 
-    live_channels = analysis.live_channels()
+def _usage(network: AnalyzedNetwork) -> _Usage:
+    """Return how a network uses its weights."""
+    live_channels = network.analysis.live_channels()
     live: dict[str, int] = {}
-    for node, rule in analysis.rules.items():
+    for node, rule in network.analysis.rules.items():
         if isinstance(rule, WeightedLayerRule):
-            inputs = analysis.inputs(rule)[0].input_dependent
-            name = f"{name_in_network(node)}.weight".lstrip(".")
-            live[name] = _weights_between(rule, inputs, live_channels.get(node))
-    targets = [name_in_network(node) for node in traced.graph.nodes if node.op in ("call_module", "get_attr")]
-    return _Usage(live, targets), (*traced.notes, *opaque)
+            inputs = network.analysis.inputs(rule)[0].input_dependent
+            live[network.weight_name(node)] = _weights_between(rule, inputs, live_channels.get(node))
+    nodes = network.traced.graph.nodes
+    return _Usage(live, [network.name(node) for node in nodes if node.op in ("call_module", "get_attr")])
 
 
 def _is_within(name: str, outer: str) -> bool:

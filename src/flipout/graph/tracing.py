@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, fx, nn
 
+from ..runtime.example_call import InputHook
 from .functionalization import InPlaceProxy, make_functional
 from .inserted_modules import INSERTED_MODULES
 from .model_copies import evaluation_copy, independent_copy
@@ -92,7 +93,8 @@ def values_for_one_example(traced: TracedNetwork, example: tuple[Tensor, ...]) -
 
 def has_hooks(module: nn.Module) -> bool:
     """Return whether hooks may change the inputs or outputs of a module."""
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+    changing = [hook for hook in module._forward_pre_hooks.values() if not isinstance(hook, InputHook)]
+    return bool(module._forward_hooks or changing)
 
 
 @torch.no_grad()

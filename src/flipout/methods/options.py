@@ -34,6 +34,7 @@ class CommonOptions(BasicOptions, total=False):
 
     scope: Literal["global", "layer"]
     floor: int | float
+    dead_first: bool
 
 
 class GradualOptions(CommonOptions, total=False):

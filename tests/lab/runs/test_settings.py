@@ -217,7 +217,7 @@ def test_lists_are_written_with_commas(text: Any, expected: tuple[int, ...]) -> 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rounds": 3}, "flipout takes no --rounds; it takes --criterion, --end"),
+        ({"rounds": 3}, "flipout takes no --rounds; it takes --criterion, --dead-first, --end"),
         ({"roundz": 3}, "unknown setting 'roundz'; did you mean 'rounds'"),
         ({"noise": -1}, "--noise is -1: input should be greater than or equal to 0"),
         ({"method": "lottery", "rounds": "many"}, "--rounds is 'many': input should be a valid integer"),

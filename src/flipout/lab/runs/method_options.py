@@ -128,6 +128,13 @@ def _common_options(record: Method) -> list[MethodOption]:
             "number or share of its weights that every layer keeps",
             argument="floor",
         ),
+        MethodOption(
+            "dead_first",
+            bool,
+            _default(record, "dead_first"),
+            "prune weights on no live path from the input to the output first",
+            argument="dead_first",
+        ),
     ]
     noise, relative_to = _default(record, "noise"), inspect.signature(GradientNoise).parameters["relative_to"].default
     if isinstance(noise, GradientNoise):
