@@ -435,7 +435,7 @@ class Pruner(PruningEvent):
         """The number of weights that a kernel processes at every step."""
         noisy = self.noise is not None and self.noise.scale > 0
         counted = any(s.kernel is not None for layer in self.layers for s in layer.statistics.values())
-        return self.prunable if noisy or counted else 0
+        return self.prunable if noisy or counted or self.revival is not None else 0
 
     def settings(self) -> dict[str, Any]:
         """What a saved state must agree with. A subclass adds its own: `super().settings() | {"p": self.p}`."""

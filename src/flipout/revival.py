@@ -53,16 +53,18 @@ class Revival:
     def extend(self, plan: Sequence[Pruning], steps: int) -> list[Pruning]:
         """Add events that choose the masks again to the prunings of a schedule, up to the step that freezes them."""
         frozen = self.frozen_at(steps)
+        if any(pruning.nonzero is None for pruning in plan):
+            raise ValueError("revival needs a schedule with a sparsity for each pruning: pass revival=None")
         if not plan or plan[0].step > frozen:
             first = f"the first pruning is at step {plan[0].step:,}" if plan else "nothing is pruned"
             raise ValueError(
-                f"revival ends at step {frozen:,} of {steps:,}, but {first}: raise until=, prune earlier, or leave "
-                "revival= out"
+                f"revival ends at step {frozen:,} of {steps:,}, but {first}: raise until=, prune earlier, or "
+                "pass revival=None"
             )
         if plan[0].step == 0:
             raise ValueError(
-                "revival= needs a schedule that prunes during training, not before the first step: hidden values are "
-                "what weights learn"
+                "revival needs a schedule that prunes during training, not before the first step, because hidden values "
+                "are what weights learn: choose another schedule, or pass revival=None"
             )
         interval = max(1.0, frozen / self.refreshes)
         before = [pruning for pruning in plan if pruning.step <= frozen]

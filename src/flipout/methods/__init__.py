@@ -1,6 +1,6 @@
 """The methods. Each is a `Pruner` that takes `(model, optimizer, *, sparsity, steps, ...)` and is in `METHODS`."""
 
-from .gradual import Dense, FlipOut, GlobalMagnitude, KeepZeros, MagnitudeUncertainty, Random
+from .gradual import Dense, FlipOut, GlobalMagnitude, KeepZeros, MagnitudeUncertainty, PaperFlipOut, Random
 
 # isort: split
 # Methods are listed in the order of these imports, FlipOut first.
@@ -30,6 +30,7 @@ __all__ = [
     "Lottery",
     "MagnitudeUncertainty",
     "Method",
+    "PaperFlipOut",
     "Random",
     "RelativeMagnitude",
     "RigL",

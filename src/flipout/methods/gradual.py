@@ -15,22 +15,108 @@ from .. import criteria
 from ..criteria import Criterion
 from ..layers import count_layers
 from ..pruner import Pruner
+from ..revival import Revival
 from ..runtime.noise import GradientNoise
-from ..schedules import Never
+from ..schedules import Geometric, Never
 from ..selection.host_numbers import read_integers
 from ..statistics import Deviation, Flips
 from ..warnings import KeepZerosWarning
-from .options import GradualOptions, NoiseOptions, NoisyGradualOptions, ScheduleChoice, schedule_for
+from .options import CommonOptions, NoiseOptions, NoisyGradualOptions, ScheduleChoice, schedule_for
 from .registry import register
 
 
-@register("flipout", title="FlipOut", about="weights that flip their sign often, with gradient noise", colour="#0072b2")
+@register(
+    "flipout",
+    title="FlipOut",
+    about="weights that flip their sign often; pruned ones keep learning and can come back",
+    colour="#0072b2",
+)
 class FlipOut(Pruner):
-    """FlipOut (Sec. 2.2): prune the weights with the lowest `|theta|^p / (flips + 1)`, with gradient noise.
+    """FlipOut with second chances: prune the weights with the lowest `|theta|^p / (flips + 1)`.
 
-    `schedule="paper"` is the schedule of the paper.
+    Pruned weights keep a hidden value that goes on learning, and flips are counted on it. Until 70 % of training a
+    hidden weight that moves away from zero comes back, and one that keeps crossing zero stays out. See `Revival`.
 
         pruner = flipout.FlipOut(model, optimizer, sparsity=0.99, steps=epochs * len(loader))
+
+    `FlipOut.paper` is the method of the paper.
+
+    Args:
+        model: the network.
+        optimizer: the optimizer that trains it.
+        sparsity: the share of weights that are pruned at the end.
+        steps: the number of optimizer steps of the whole training.
+        p: power of the magnitude in the saliency; the larger, the less do flips count.
+        horizon: the number of steps after which a flip has faded to 1/e of its count; None never forgets one.
+        noise: scale of the gradient noise, the paper's lambda, or a `GradientNoise`; None or 0 is no noise.
+        revival: how pruned weights may come back; None prunes for good.
+        schedule: when to prune; a schedule, a function that makes one of (sparsity, steps), or "paper".
+        options: see `Pruner`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        sparsity: float,
+        steps: int,
+        p: float = 4.0,
+        horizon: int | None = 100,
+        noise: GradientNoise | float | None = None,
+        revival: Revival | bool | None = True,
+        schedule: ScheduleChoice = None,
+        **options: Unpack[CommonOptions],
+    ) -> None:
+        if not isinstance(p, Real):
+            raise TypeError(f"p is {p!r}; give the power of the magnitude as a number")
+        if not 0 <= p < math.inf:
+            raise ValueError(f"p is {p}; give at least 0: a negative power prunes the largest weights first")
+        super().__init__(
+            model,
+            optimizer,
+            criterion=partial(criteria.flip_saliency, p=p),
+            schedule=schedule_for(schedule, sparsity, steps),
+            statistics={"flips": partial(Flips, horizon=horizon)},
+            noise=noise,
+            revival=revival,
+            **options,
+        )
+
+    @staticmethod
+    def paper(
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        sparsity: float,
+        steps: int,
+        steps_per_epoch: int = 1,
+        **options: Unpack[CommonOptions],
+    ) -> PaperFlipOut:
+        """FlipOut as in the paper: lambda = 1, p = 2, halvings at the ends of epochs, pruning for good.
+
+        Args:
+            model: the network.
+            optimizer: the optimizer that trains it.
+            sparsity: the share of weights that are pruned at the end.
+            steps: the number of optimizer steps of the whole training.
+            steps_per_epoch: the number of optimizer steps of an epoch; with 1 the intervals are whole steps.
+            options: see `Pruner`.
+        """
+        schedule = Geometric.paper(sparsity, steps, steps_per_epoch=steps_per_epoch)
+        return PaperFlipOut(model, optimizer, sparsity=sparsity, steps=steps, schedule=schedule, **options)
+
+
+@register(
+    "flipout-paper",
+    title="FlipOut (paper)",
+    about="weights that flip their sign often, with gradient noise, for good",
+    colour="#3a9bd9",
+)
+class PaperFlipOut(FlipOut):
+    """FlipOut as in the paper (Sec. 2.2): `|theta|^p / (flips + 1)`, gradient noise, and pruning for good.
+
+    `FlipOut.paper` creates one with the schedule of the paper. Here the default schedule is ours.
 
     Args:
         model: the network.
@@ -39,8 +125,9 @@ class FlipOut(Pruner):
         steps: the number of optimizer steps of the whole training.
         p: power of the magnitude in the saliency.
         horizon: the number of steps after which a flip has faded to 1/e of its count; None never forgets one.
-        noise: scale of the gradient noise, the paper's lambda, or a `GradientNoise`; 0 is no noise.
-        schedule: when to prune; a schedule, a function that makes one of (sparsity, steps), or "paper".
+        noise: scale of the gradient noise, the paper's lambda, or a `GradientNoise`; None or 0 is no noise.
+        revival: how pruned weights may come back; None prunes for good.
+        schedule: when to prune; "paper" is the schedule of the paper.
         options: see `Pruner`.
     """
 
@@ -54,20 +141,20 @@ class FlipOut(Pruner):
         p: float = 2.0,
         horizon: int | None = None,
         noise: GradientNoise | float | None = 1.0,
+        revival: Revival | bool | None = None,
         schedule: ScheduleChoice = None,
-        **options: Unpack[GradualOptions],
+        **options: Unpack[CommonOptions],
     ) -> None:
-        if not isinstance(p, Real):
-            raise TypeError(f"p is {p!r}; give the power of the magnitude as a number")
-        if not 0 <= p < math.inf:
-            raise ValueError(f"p is {p}; give at least 0: a negative power prunes the largest weights first")
         super().__init__(
             model,
             optimizer,
-            criterion=partial(criteria.flip_saliency, p=p),
-            schedule=schedule_for(schedule, sparsity, steps),
+            sparsity=sparsity,
+            steps=steps,
+            p=p,
+            horizon=horizon,
             noise=noise,
-            statistics={"flips": partial(Flips, horizon=horizon)},
+            revival=revival,
+            schedule=schedule,
             **options,
         )
 

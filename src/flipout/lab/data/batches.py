@@ -112,7 +112,9 @@ def augment(images: Tensor, *, flip: bool, crop: int, seed: int, step: int) -> T
         rows, columns = rows + moves[0], columns + moves[1]
     image = torch.arange(number, device=device).view(-1, 1, 1)
     row, column = rows.to(device).unsqueeze(2), columns.to(device).unsqueeze(1)
-    return images.permute(0, 2, 3, 1)[image, row, column].permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
+    return (
+        images.permute(0, 2, 3, 1)[image, row, column].permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
+    )
 
 
 def channels_last(images: Tensor) -> Tensor:

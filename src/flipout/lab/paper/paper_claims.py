@@ -77,7 +77,7 @@ def _columns(runs: Sequence[Record]) -> Iterator[tuple[float, dict[str, Cell]]]:
 def _flipout_and_best_other(runs: Sequence[Record]) -> Iterator[tuple[float, Cell, str, Cell]]:
     """For each sparsity FlipOut, a description of the best other method, and that method's cell."""
     for sparsity, column in _columns(runs):
-        flipout = column.pop("FlipOut", None)
+        flipout = column.pop("FlipOut (paper)", None)
         if flipout is not None and column:
             best = max(column, key=lambda label: column[label].mean)
             yield sparsity, flipout, f"the best of {counted(len(column), 'other method')} ({best})", column[best]
@@ -86,7 +86,7 @@ def _flipout_and_best_other(runs: Sequence[Record]) -> Iterator[tuple[float, Cel
 def _is_best(runs: Sequence[Record]) -> Comparisons:
     for sparsity, flipout, other_name, other in _flipout_and_best_other(runs):
         if sparsity > EXTREME:
-            verdict, numbers = _compare_cells("FlipOut", flipout, other_name, other)
+            verdict, numbers = _compare_cells("FlipOut (paper)", flipout, other_name, other)
             yield verdict, f"{percent(sparsity)}: {numbers}"
 
 
@@ -156,15 +156,17 @@ def _effect_of_noise(method: str, with_noise: str, without: str) -> Callable[[Se
 
 def _beats_noisy_magnitude(runs: Sequence[Record]) -> Comparisons:
     for sparsity, column in list(_columns(runs))[-1:]:
-        if {"FlipOut", "Global magnitude, noise 1"} <= column.keys():
+        if {"FlipOut (paper)", "Global magnitude, noise 1"} <= column.keys():
             noisy = column["Global magnitude, noise 1"]
-            verdict, numbers = _compare_cells("FlipOut", column["FlipOut"], "magnitude with noise", noisy)
+            verdict, numbers = _compare_cells(
+                "FlipOut (paper)", column["FlipOut (paper)"], "magnitude with noise", noisy
+            )
             yield verdict, f"{percent(sparsity)}: {numbers}"
 
 
 def _has_smaller_spread(runs: Sequence[Record]) -> Comparisons:
     for sparsity, column in list(_columns(runs))[-1:]:
-        flipout, noisy = column.get("FlipOut", Cell(())), column.get("Global magnitude, noise 1", Cell(()))
+        flipout, noisy = column.get("FlipOut (paper)", Cell(())), column.get("Global magnitude, noise 1", Cell(()))
         if flipout.spread is not None and noisy.spread is not None:
             smaller, larger = has_larger_spread(noisy, flipout), has_larger_spread(flipout, noisy)
             verdict = Verdict.HOLDS if smaller else Verdict.FAILS if larger else Verdict.LEVEL
@@ -218,8 +220,8 @@ def _snip_has_dead_layers(runs: Sequence[Record]) -> Comparisons:
 
 
 def _noise_adds_over_shoots(runs: Sequence[Record]) -> Comparisons:
-    shares = shot_shares([run for run in runs if run.settings.method == "flipout"])
-    noisy, quiet = shares.get("FlipOut", {}), shares.get("FlipOut, no noise", {})
+    shares = shot_shares([run for run in runs if run.settings.method == "flipout-paper"])
+    noisy, quiet = shares.get("FlipOut (paper)", {}), shares.get("FlipOut (paper), no noise", {})
     for sparsity in sorted(noisy.keys() & quiet.keys()):
         verdict, numbers = _compare_cells("with noise", noisy[sparsity], "without noise", quiet[sparsity])
         yield verdict, f"{percent(sparsity)}: over-shoots in percent of all shots, {numbers}"
@@ -234,7 +236,7 @@ CLAIMS = (
     Claim(
         "Noise makes FlipOut slightly worse up to 98.44 %, and better above",
         "ablation",
-        _effect_of_noise("FlipOut", "FlipOut", "FlipOut, no noise"),
+        _effect_of_noise("FlipOut (paper)", "FlipOut (paper)", "FlipOut (paper), no noise"),
     ),
     Claim(
         "Noise makes global magnitude slightly worse up to 98.44 %, and better above",

@@ -37,7 +37,7 @@ def attach(
             arguments["batches"] = list(batches(settings.option("batches")))
             arguments["loss_fn"] = nn.functional.cross_entropy
         if (criterion := settings.option("criterion")) is not None:
-            return _with_criterion(criterion, model, optimizer, steps, arguments)
+            return _with_criterion(criterion, settings, model, optimizer, steps, arguments)
         if "steps" in record.parameters:
             arguments["steps"] = steps
         pruner = record(model, optimizer, **arguments)
@@ -49,16 +49,22 @@ def attach(
 
 
 def _with_criterion(
-    name: str, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, arguments: dict[str, Any]
+    name: str,
+    settings: Settings,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    steps: int,
+    arguments: dict[str, Any],
 ) -> flipout.Pruner:
-    """FlipOut's schedule, noise and horizon with a user's criterion, which takes `p` where that was given."""
-    arguments = {"noise": 1.0} | arguments
+    """The method's schedule, noise, horizon and revival with a user's criterion, which takes `p` where it was given."""
+    arguments = {"noise": settings.option("noise"), "revival": revival(settings)} | arguments
     criterion = find_function(name)
     if "p" in arguments:
         if "p" not in inspect.signature(criterion).parameters:
             raise LabError(f"the criterion {name} takes no p; leave --p out, or add an argument p to the function")
         criterion = partial(criterion, p=arguments.pop("p"))
-    if (horizon := arguments.pop("horizon", None)) is not None:
+    arguments.pop("horizon", None)
+    if (horizon := settings.option("horizon")) is not None:
         arguments["statistics"] = {"flips": partial(Flips, horizon=horizon)}
     arguments.setdefault("schedule", flipout.Geometric(arguments["sparsity"], steps))
     del arguments["sparsity"]  # the schedule has it
