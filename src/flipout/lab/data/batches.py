@@ -119,7 +119,7 @@ def augment(images: Tensor, *, flip: bool, crop: int, seed: int, step: int) -> T
 
 def channels_last(images: Tensor) -> Tensor:
     """Images with their channels next to each other in memory, which convolutions are faster with."""
-    return images.contiguous(memory_format=torch.channels_last) if images.shape[1] > 1 else images
+    return images.contiguous(memory_format=torch.channels_last if images.shape[1] > 1 else torch.contiguous_format)
 
 
 def _mix(*numbers: int) -> int:

@@ -86,7 +86,7 @@ def _flipout_and_best_other(runs: Sequence[Record]) -> Iterator[tuple[float, Cel
 def _is_best(runs: Sequence[Record]) -> Comparisons:
     for sparsity, flipout, other_name, other in _flipout_and_best_other(runs):
         if sparsity > EXTREME:
-            verdict, numbers = _compare_cells("FlipOut (paper)", flipout, other_name, other)
+            verdict, numbers = _compare_cells("FlipOut", flipout, other_name, other)
             yield verdict, f"{percent(sparsity)}: {numbers}"
 
 
@@ -236,7 +236,7 @@ CLAIMS = (
     Claim(
         "Noise makes FlipOut slightly worse up to 98.44 %, and better above",
         "ablation",
-        _effect_of_noise("FlipOut (paper)", "FlipOut (paper)", "FlipOut (paper), no noise"),
+        _effect_of_noise("FlipOut", "FlipOut (paper)", "FlipOut (paper), no noise"),
     ),
     Claim(
         "Noise makes global magnitude slightly worse up to 98.44 %, and better above",
