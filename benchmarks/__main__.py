@@ -22,6 +22,7 @@ REPETITIONS = {"lenet-300-100": 201, "resnet18": 21, "vgg19": 11, "densenet121":
 TRAINED = {"lenet-300-100": 301, "resnet18": 13}
 STEP = {  # figure: which work over which
     "step_over_sgd": ("ours", "sgd"),
+    "revival_over_step": ("revival", "ours"),
     "textbook_over_step": ("textbook", "ours"),
     "select_argsort_over_ours": ("argsort", "select"),
     "select_kthvalue_over_ours": ("kthvalue", "select"),

@@ -69,7 +69,7 @@ def trained(network: str, sparsity: float, width: float, steps: int, floor: int,
     torch.manual_seed(0)
     model = build(network, width=width)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
-    pruner = flipout.FlipOut(model, optimizer, sparsity=sparsity, steps=steps, floor=floor, compile=False)
+    pruner = flipout.PaperFlipOut(model, optimizer, sparsity=sparsity, steps=steps, floor=floor, compile=False)
     batches = endless(images)
     for _ in range(steps):
         x, y = next(batches)

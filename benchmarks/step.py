@@ -36,12 +36,14 @@ def plain_sgd(weights: list[Tensor]) -> torch.optim.Optimizer:
 
 
 class Ours:
-    """FlipOut on some weights, with gradients, its own first pruning far away."""
+    """The paper's FlipOut on some weights, with gradients, its own first pruning far away."""
+
+    method: type[flipout.FlipOut] = flipout.PaperFlipOut
 
     def __init__(self, weights: list[Tensor]) -> None:
         model = nn.ParameterList([nn.Parameter(weight.clone()) for weight in weights])
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
-        self.pruner = flipout.FlipOut(model, optimizer, sparsity=SPARSITY, steps=10**9, include="*", compile=True)
+        self.pruner = self.method(model, optimizer, sparsity=SPARSITY, steps=10**9, include="*", compile=True)
         self.keep = round(self.pruner.prunable * (1 - SPARSITY))
         self.renew()
 
@@ -71,9 +73,20 @@ class Ours:
             layer.count()
 
 
+class WithHiddenValues(Ours):
+    """FlipOut with second chances, after its first pruning: pruned weights have hidden values."""
+
+    method = flipout.FlipOut
+
+    def __init__(self, weights: list[Tensor]) -> None:
+        super().__init__(weights)
+        self.pruner._progress.step = 5 * 10**7  # just before the first pruning of the plan
+        self.prune()
+
+
 def measure(weights: list[Tensor], repetitions: int) -> Times:
     """The times of SGD's step, our work around one, the textbook's, and of a pruning in each way."""
-    sgd, ours, textbook = plain_sgd(weights), Ours(weights), Textbook(weights)
+    sgd, ours, textbook, revival = plain_sgd(weights), Ours(weights), Textbook(weights), WithHiddenValues(weights)
     grads = [torch.full_like(weight, 1e-3) for weight in weights]
 
     def textbook_around() -> None:
@@ -84,27 +97,33 @@ def measure(weights: list[Tensor], repetitions: int) -> Times:
         for grad in grads:
             grad.fill_(1e-3)
 
-    around: dict[str, Work] = {"sgd": sgd.step, "ours": ours.around, "textbook": textbook_around}
+    around: dict[str, Work] = {
+        "sgd": sgd.step,
+        "ours": ours.around,
+        "revival": revival.around,
+        "textbook": textbook_around,
+    }
     prunings: dict[str, Work] = {
         "select": ours.prune,
         "argsort": lambda: textbook.prune_by_sorting(ours.keep),
         "kthvalue": lambda: textbook.prune_by_kthvalue(ours.keep),
     }
-    return interleaved(around, repetitions, undo={"ours": ours.renew, "textbook": renew}) | interleaved(
-        prunings, repetitions, undo={"select": ours.undo}
-    )
+    undo = {"ours": ours.renew, "revival": revival.renew, "textbook": renew}
+    return interleaved(around, repetitions, undo=undo) | interleaved(prunings, repetitions, undo={"select": ours.undo})
 
 
 def bytes_per_weight() -> dict[str, float]:
-    """What is kept for ResNet18's weights while they train, the mask included."""
+    """What is kept for ResNet18's weights while they train, the mask included; for FlipOut after its first pruning."""
     figures = {}
-    for name, method in {"flipout": flipout.FlipOut, "magnitude": flipout.GlobalMagnitude}.items():
+    methods = {"flipout": flipout.FlipOut, "flipout_paper": flipout.PaperFlipOut, "magnitude": flipout.GlobalMagnitude}
+    for name, method in methods.items():
         model = build("resnet18", NETWORKS["resnet18"])
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-        pruner = method(model, optimizer, sparsity=0.9, steps=100)
+        pruner = method(model, optimizer, sparsity=0.9, steps=100, compile=False)
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
-        optimizer.step()
+        while not pruner.events:
+            optimizer.step()
         figures[name] = held_bytes(pruner) / pruner.prunable
     return figures
 

@@ -19,7 +19,7 @@ def step(network: str, pruned: bool) -> Work:
     model = build(network, NETWORKS[network])
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, fused=True)
     if pruned:
-        flipout.FlipOut(model, optimizer, sparsity=0.9, steps=10**9, compile=True)
+        flipout.PaperFlipOut(model, optimizer, sparsity=0.9, steps=10**9, compile=True)
     images, labels = torch.randn(BATCH, *NETWORKS[network]), torch.randint(10, (BATCH,))
 
     def work() -> None:

@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import flipout
-from flipout import FlipOut, Geometric, GlobalMagnitude, GradientNoise, Pruner
+from flipout import Geometric, GlobalMagnitude, GradientNoise, PaperFlipOut, Pruner
 from flipout.criteria import flip_saliency
 from flipout.lab.paper.printed_equations import printed_saliency, signed_saliency
 
@@ -29,7 +29,7 @@ def with_criterion(criterion: Callable[..., Tensor]) -> Attach:
 
 
 def flips_out(noise: GradientNoise, schedule: str | None = "paper") -> Attach:
-    return lambda m, o, n: FlipOut(m, o, sparsity=SPARSITY, steps=n, noise=noise, schedule=schedule)  # type: ignore[arg-type]
+    return lambda m, o, n: PaperFlipOut(m, o, sparsity=SPARSITY, steps=n, noise=noise, schedule=schedule)  # type: ignore[arg-type]
 
 
 CASES: dict[str, Attach] = {

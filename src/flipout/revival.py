@@ -63,8 +63,8 @@ class Revival:
             )
         if plan[0].step == 0:
             raise ValueError(
-                "revival needs a schedule that prunes during training, not before the first step, because weights learn "
-                "their hidden values: choose another schedule, or pass revival=None"
+                "revival needs a schedule that prunes during training, not before the first step, because "
+                "hidden values are learned: choose another schedule, or pass revival=None"
             )
         interval = max(1.0, frozen / self.refreshes)
         before = [pruning for pruning in plan if pruning.step <= frozen]

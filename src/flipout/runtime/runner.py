@@ -192,7 +192,7 @@ class Runner:
 
 
 @cache
-def _settle_kernel(kernels: tuple[tuple[Kernel, int], ...], hidden: bool) -> Callable[..., None]:
+def _settle_kernel(kernels: tuple[tuple[Kernel, int], ...], hidden: bool = False) -> Callable[..., None]:
     """One function that runs kernels, each on its own state tensors, and then zeroes the pruned weights.
 
     With hidden values, statistics see those of all weights.
