@@ -254,7 +254,7 @@ def test_a_recipe_with_its_options(module: str, tmp_path: Path, flipout_cli: Any
     assert make_settings("mine.toml").option("power") == 3.0
     _, said = flipout_cli("train", "--recipe", "mine.toml", "--help")
     assert "[default: 3]" in said
-    (tmp_path / "other.toml").write_text("power = 3.0\n")
-    assert make_settings("other.toml", method=f"{module}:Powerful").option("power") == 3.0
-    with pytest.raises(LabError, match=r"unknown setting in the recipe other.toml: 'power'"):
+    (tmp_path / "other.toml").write_text("limit = 3.0\n")  # an option of no registered method
+    assert make_settings("other.toml", method=f"{module}:Powerful").option("limit") == 3.0
+    with pytest.raises(LabError, match=r"unknown setting in the recipe other.toml: 'limit'"):
         make_settings("other.toml")

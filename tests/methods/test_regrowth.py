@@ -241,7 +241,7 @@ def test_real_digits(method: str, options: dict[str, Any]) -> None:
 def test_granet_has_a_cubic_schedule_unless_another_is_given() -> None:
     model = mlp()
     pruner = flipout.GraNet(model, sgd(model), sparsity=0.9, steps=1000)
-    assert pruner.schedule == flipout.Cubic(0.9, 1000, prunings=45)
+    assert pruner.schedule == flipout.Cubic(0.9, 1000)
     pruner.remove()
     given = flipout.Geometric(0.9, 1000)
     assert flipout.GraNet(model, sgd(model), sparsity=0.9, steps=1000, schedule=given).schedule is given

@@ -14,7 +14,7 @@ from .. import criteria
 from ..events import Selection
 from ..pruner import Pruner
 from ..runtime.scoring import comparison_type
-from ..schedules import Constant, Cubic
+from ..schedules import Constant, Cubic, Schedule
 from ..selection import NotFiniteError, apportion, smallest
 from ..selection.host_numbers import counts
 from ..selection.ranking import smallest_of_each
@@ -208,10 +208,11 @@ class GraNet(_Regrowing):
         sparsity: the share of weights that are pruned at the end.
         steps: the number of optimizer steps of the whole training.
         share: the share of the kept weights that the first event replaces; it falls to 0 along a cosine.
-        schedule: when to prune; by default `Cubic` with 50 prunings, or one every 10 steps in a short run. See
-            `FlipOut`.
+        schedule: when to prune; `Cubic` by default. See `FlipOut`.
         options: see `Pruner`.
     """
+
+    default_schedule: ClassVar[type[Schedule]] = Cubic
 
     def __init__(
         self,
@@ -226,7 +227,7 @@ class GraNet(_Regrowing):
     ) -> None:
         check_share(share)
         self.share = share
-        planned = schedule_for(schedule or usual_cubic, sparsity, steps)
+        planned = schedule_for(schedule or self.default_schedule, sparsity, steps)
         super().__init__(model, optimizer, criterion=criteria.magnitude, schedule=planned, **options)
 
     def select(self, keep: int) -> Selection:
@@ -236,10 +237,3 @@ class GraNet(_Regrowing):
         replaced = self.replace(left, self.replaceable(counts(left), share))
         further = [one | other for one, other in zip(pruned, replaced.prune, strict=True)]
         return Replacement(further, replaced.grow, replaced.number)
-
-
-def usual_cubic(sparsity: float, steps: int) -> Cubic:
-    """GraNet's schedule: cubic, with fewer events than the default."""
-    one = Cubic(sparsity, steps, prunings=1)
-    start, end = (round(share * steps) for share in one.window)
-    return Cubic(sparsity, steps, prunings=usual_updates(end - start))

@@ -127,12 +127,20 @@ def pruner_of(**options: Any) -> flipout.Pruner:
         ({"method": "hoyer-square", "lambda": 0.5, "sparsity": None}, {"lambda_": 0.5}),
         ({"method": "lottery", "rounds": 2, "rewind_to": 2}, {"rewind_to": 24}),
         ({"method": "lottery", "rewind_to": -1}, {"rewind_to": None}),
+        ({"method": "rigl", "share": 0.2, "distribution": "uniform"}, {"share": 0.2, "distribution": "uniform"}),
+        ({"method": "granet", "end": 0.6}, {"schedule": flipout.Cubic(0.95, 240, window=(0.05, 0.6))}),
         ({"seed": 7}, {"seed": 7}),
     ],
 )
 def test_settings_reach_the_pruner(options: dict[str, Any], expected: dict[str, Any]) -> None:
     pruner = pruner_of(**options)
     assert {name: getattr(pruner, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize("options", [{}, {"criterion": "flipout.criteria:flip_saliency", "noise": 0}])
+def test_the_horizon_reaches_the_flips(options: dict[str, Any]) -> None:
+    pruner = pruner_of(horizon=50, **options)
+    assert pruner.settings()["statistics"]["flips"].keywords == {"horizon": 50}
 
 
 def test_hoyer_square_fine_tunes_for_150_of_350_epochs_more() -> None:

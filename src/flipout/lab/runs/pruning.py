@@ -119,7 +119,8 @@ def schedule(settings: Settings, steps: int, steps_per_epoch: int) -> Schedule:
             return flipout.Geometric.paper(settings.sparsity, steps)
     if kind == "one-shot":
         return flipout.OneShot(settings.sparsity, steps, settings.option("end"))
-    spread = flipout.Cubic if kind == "cubic" else flipout.Geometric
+    usual = getattr(settings.record.cls, "default_schedule", flipout.Geometric)
+    spread = flipout.Cubic if kind == "cubic" else usual
     return spread(settings.sparsity, steps, settings.option("prunings"), window)
 
 
