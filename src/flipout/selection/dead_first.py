@@ -106,29 +106,48 @@ class _Task:
 
 @dataclass(frozen=True)
 class _Attempt:
-    """A choice of the lowest scores: their number, the masks after it, what is dead then, and how many go in all."""
+    """A choice of the lowest scores: what it marks, the masks after it, what is dead then, and how many go in all."""
 
     number: int
+    marks: Sequence[Tensor]
     left: Sequence[Tensor]
     dead: Mapping[int, Tensor]
     cost: int
 
 
+class _Pool:
+    """The weights that a choice marks, packed, so that fewer of them are chosen without ranking all weights again."""
+
+    def __init__(self, task: _Task, marks: Sequence[Tensor]) -> None:
+        self.task, self.marks = task, marks
+        self.scores = [task.scores(i)[mark] for i, mark in enumerate(marks)]
+
+    def lowest(self, number: int) -> list[Tensor]:
+        every = [torch.ones_like(scores, dtype=torch.bool) for scores in self.scores]
+        chosen = smallest(lambda i: self.scores[i], every, number, dtype=self.task.dtype, run=self.task.run)
+        return [
+            torch.zeros_like(mark).masked_scatter_(mark, here) for mark, here in zip(self.marks, chosen, strict=True)
+        ]
+
+
 def _prune_with_orphans(task: _Task, left: list[Tensor]) -> list[Tensor]:
     """Prune the lowest scores with the weights that they leave without a path, until almost all that is due is gone."""
     kept_back = [torch.zeros_like(mask) for mask in left]
+    # Elsewhere ranking is fast, and packing would wait for the device once for each layer.
+    packs = not task.per_layer and all(mask.device.type == "cpu" for mask in left)
     attempts, due = ATTEMPTS, sum(counts(left)) - task.keep
     enough = TOLERANCE * min(due, task.keep)
     while due > enough and attempts and _can_spare(task, left, kept_back, due):
         # The most of the lowest scores that can go with their orphans is at least `low` and less than `high`.
-        low, high, guess = _Attempt(0, left, {}, 0), None, due
+        low, high, guess, pool = _Attempt(0, kept_back, left, {}, 0), None, due, None
         while attempts and low.cost < due and (high is None or high.number - low.number > 1):
             attempts -= 1
-            attempt = _try(task, left, kept_back, guess)
+            attempt = _try(task, left, guess, pool.lowest(guess) if pool else _lowest(task, left, kept_back, guess))
             if attempt.cost <= due:
                 low = attempt
             else:
                 high = attempt
+                pool = _Pool(task, attempt.marks) if packs else None
             # With the same orphans, this number would be exact.
             guess = due - (attempt.cost - attempt.number)
             if high is not None and not low.number < guess < high.number:
@@ -143,6 +162,12 @@ def _prune_with_orphans(task: _Task, left: list[Tensor]) -> list[Tensor]:
     return left
 
 
+def _lowest(task: _Task, left: Sequence[Tensor], kept_back: Sequence[Tensor], number: int) -> list[Tensor]:
+    """Mark a number of the lowest scores, except for weights that are kept back."""
+    candidates = [mask & ~back for mask, back in zip(left, kept_back, strict=True)]
+    return task.lowest(candidates, sum(counts(candidates)) - number, _remaining_floors(task, kept_back))
+
+
 def _remaining_floors(task: _Task, kept_back: Sequence[Tensor]) -> list[int]:
     """The floors for all other weights, if some are kept back."""
     return [max(0, floor - number) for floor, number in zip(task.floors, counts(kept_back), strict=True)]
@@ -155,12 +180,10 @@ def _can_spare(task: _Task, left: Sequence[Tensor], kept_back: Sequence[Tensor],
     return sum(max(0, number - floor) for number, floor in zip(numbers, floors, strict=True)) >= due
 
 
-def _try(task: _Task, left: Sequence[Tensor], kept_back: Sequence[Tensor], number: int) -> _Attempt:
-    """Choose a number of the lowest scores, except for weights that are kept back."""
-    candidates = [mask & ~back for mask, back in zip(left, kept_back, strict=True)]
-    marks = task.lowest(candidates, sum(counts(candidates)) - number, _remaining_floors(task, kept_back))
+def _try(task: _Task, left: Sequence[Tensor], number: int, marks: Sequence[Tensor]) -> _Attempt:
+    """Look at what a choice leaves without a path."""
     after = [mask ^ mark for mask, mark in zip(left, marks, strict=True)]
     dead = task.find_dead(after)
     numbers = counts([*after, *dead.values()])
     gone = task.spare(numbers[: len(after)], dict(zip(dead, numbers[len(after) :], strict=True)))
-    return _Attempt(number, after, dead, number + sum(gone))
+    return _Attempt(number, marks, after, dead, number + sum(gone))
