@@ -32,7 +32,7 @@ class Revival:
 
     until: float = 0.7
     gradient: float = 0.5
-    trust: float = 0.03
+    trust: float = 0.3
     shrink: bool = True
     refreshes: int = REFRESHES
 
