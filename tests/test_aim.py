@@ -74,7 +74,7 @@ def test_beside_a_pruner_only_living_weights_count(first: str) -> None:
     model = mlp()
     optimizer = sgd(model)
     aim = flipout.AimTest(model, optimizer, counting="over-shoots") if first == "aim" else None
-    pruner = flipout.FlipOut(model, optimizer, sparsity=0.9, steps=40)
+    pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.9, steps=40)
     aim = aim or flipout.AimTest(model, optimizer, counting="over-shoots")
     train(model, optimizer, 40)
     for name, flips in pruner.statistics["flips"].items():

@@ -119,7 +119,7 @@ def test_a_pruner_is_saved_and_loaded_as_it_is(tmp_path: Path) -> None:
 def test_other_settings_are_named(tmp_path: Path) -> None:
     model, _, pruner = fresh("flipout", sgd, 0)
     state_dict_saver.save({"pruner": pruner}, checkpoint_id=tmp_path / "state")
-    other = flipout.FlipOut(model := mlp(), sgd(model), sparsity=0.8, steps=40)
+    other = flipout.PaperFlipOut(model := mlp(), sgd(model), sparsity=0.8, steps=40)
     with pytest.raises(ValueError, match=r"sparsity: 0\.9 in the state, 0\.8 here"):
         state_dict_loader.load({"pruner": other}, checkpoint_id=tmp_path / "state")
     assert other.step == 0
@@ -129,7 +129,7 @@ def test_other_settings_are_named(tmp_path: Path) -> None:
 def test_a_step_that_initializes_the_optimizer_counts_nothing(optimizer_name: str) -> None:
     model = mlp()
     optimizer = OPTIMIZERS[optimizer_name](model)
-    pruner = flipout.FlipOut(model, optimizer, sparsity=0.9, steps=20)
+    pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.9, steps=20)
     aim = flipout.AimTest(model, optimizer)
     before = pruner.state_dict()
     get_optimizer_state_dict(model, optimizer)
@@ -144,7 +144,7 @@ def test_a_step_that_initializes_the_optimizer_counts_nothing(optimizer_name: st
 def test_real_steps_with_a_learning_rate_of_zero_count() -> None:
     model = mlp()
     optimizer = sgd(model, lr=0.0)
-    pruner = flipout.FlipOut(model, optimizer, sparsity=0.9, steps=20)
+    pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.9, steps=20)
     train(model, optimizer, 3)
     assert pruner.step == 3
     x, y = next(batches(1))

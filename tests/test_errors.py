@@ -41,7 +41,7 @@ from tests.helpers import batches, cross_entropy, mlp, sgd, train
 def test_bad_settings(options: dict[str, Any], message: str) -> None:
     model = mlp()
     with pytest.raises(ValueError, match=message):
-        flipout.FlipOut(model, sgd(model), **{"sparsity": 0.9, "steps": 40, **options})
+        flipout.PaperFlipOut(model, sgd(model), **{"sparsity": 0.9, "steps": 40, **options})
 
 
 @pytest.mark.parametrize(
@@ -62,13 +62,13 @@ def test_things_of_the_wrong_kind(options: dict[str, Any], message: str) -> None
 def test_numbers_that_are_none(options: dict[str, Any]) -> None:
     model = mlp()
     with pytest.raises(ValueError, match=f"{next(iter(options))} is"):
-        flipout.FlipOut(model, sgd(model), **{"sparsity": 0.9, "steps": 40, **options})
+        flipout.PaperFlipOut(model, sgd(model), **{"sparsity": 0.9, "steps": 40, **options})
 
 
 def test_optimizers_that_cannot_be_hooked() -> None:
     model = mlp()
     with pytest.raises(ValueError, match="LBFGS takes several inner steps"):
-        flipout.FlipOut(model, torch.optim.LBFGS(model.parameters()), sparsity=0.5, steps=10)
+        flipout.PaperFlipOut(model, torch.optim.LBFGS(model.parameters()), sparsity=0.5, steps=10)
     with pytest.raises(TypeError, match=r"optimizer is a list; pass a torch\.optim\.Optimizer"):
         flipout.AimTest(model, list(model.parameters()))  # type: ignore[arg-type]
 
@@ -76,7 +76,7 @@ def test_optimizers_that_cannot_be_hooked() -> None:
 def test_a_second_pruner_on_the_same_weights() -> None:
     model = mlp()
     optimizer = sgd(model)
-    first = flipout.FlipOut(model, optimizer, sparsity=0.5, steps=10)
+    first = flipout.PaperFlipOut(model, optimizer, sparsity=0.5, steps=10)
     for other in (optimizer, sgd(model)):
         with pytest.raises(ValueError, match=r"0\.weight, 2\.weight, 4\.weight is already pruned by FlipOut.*remove"):
             flipout.GlobalMagnitude(model, other, sparsity=0.5, steps=10)
@@ -125,10 +125,12 @@ def test_scores_that_are_no_numbers_name_their_layer_and_prune_nothing(value: fl
     assert all(torch.equal(mask, masks[name]) for name, mask in pruner.masks.items())
 
 
-def test_a_nan_in_a_pruned_place_is_no_harm() -> None:
+@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.parametrize("method", [flipout.PaperFlipOut, flipout.FlipOut])
+def test_a_nan_in_a_pruned_place_is_no_harm(method: type[flipout.FlipOut], compile: bool) -> None:  # noqa: A002
     model = mlp()
     optimizer = sgd(model)
-    pruner = flipout.FlipOut(model, optimizer, sparsity=0.9, steps=20)
+    pruner = method(model, optimizer, sparsity=0.9, steps=20, compile=compile)
     train(model, optimizer, 10)
     for x, y in batches(3, seed=8):
         optimizer.zero_grad()
@@ -143,7 +145,7 @@ def test_a_nan_in_a_pruned_place_is_no_harm() -> None:
 def test_a_sparse_gradient() -> None:
     model = nn.Sequential(nn.Embedding(10, 4, sparse=True), nn.Linear(4, 2))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    flipout.FlipOut(model, optimizer, sparsity=0.5, steps=10, include=["0", "1"])
+    flipout.PaperFlipOut(model, optimizer, sparsity=0.5, steps=10, include=["0", "1"])
     model(torch.tensor([1, 2])).sum().backward()
     before = [parameter.detach().clone() for parameter in model.parameters()]
     with pytest.raises(ValueError, match=r"0\.weight has a sparse gradient: use sparse=False"):
@@ -158,7 +160,7 @@ def test_noise_as_printed_is_warned_of_where_it_cannot_work(scale: float, rate: 
     noise = flipout.GradientNoise(scale, "weight")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        pruner = flipout.FlipOut(model, optimizer, sparsity=0.5, steps=1000, noise=noise)
+        pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.5, steps=1000, noise=noise)
     assert pruner.noise is noise
     diverging = [str(w.message) for w in caught if w.category is flipout.DivergenceWarning]
     assert len(diverging) == warned
@@ -204,7 +206,7 @@ def test_warnings_as_errors_leave_a_pruning_whole() -> None:
 def test_unfinished_in_the_summary_and_at_remove() -> None:
     model = mlp()
     optimizer = sgd(model)
-    pruner = flipout.FlipOut(model, optimizer, sparsity=0.9, steps=160)  # counted in batches, of four a step
+    pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.9, steps=160)  # counted in batches, of four a step
     train(model, optimizer, 40)
     text = str(pruner.summary())
     assert "not finished: 40 optimizer steps were taken, and the last pruning is due at step 80 of 160" in text
@@ -220,7 +222,7 @@ def test_unfinished_when_it_is_dropped() -> None:
     def forgotten(steps: int) -> None:
         model = mlp()
         optimizer = sgd(model)
-        flipout.FlipOut(model, optimizer, sparsity=0.9, steps=40)
+        flipout.PaperFlipOut(model, optimizer, sparsity=0.9, steps=40)
         train(model, optimizer, steps)
 
     gc.collect()
@@ -241,7 +243,7 @@ def test_unfinished_when_the_program_ends() -> None:
         "import torch, flipout\n"
         "model = torch.nn.Linear(9, 9)\n"
         "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
-        "pruner = flipout.FlipOut(model, optimizer, sparsity=0.5, steps=10)\n"
+        "pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.5, steps=10)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "UnfinishedWarning: the schedule is not finished: 0 optimizer steps were taken" in done.stderr
@@ -249,7 +251,7 @@ def test_unfinished_when_the_program_ends() -> None:
 
 def test_a_pruner_nobody_keeps_still_prunes() -> None:
     def attach(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        flipout.FlipOut(model, optimizer, sparsity=0.9, steps=20)
+        flipout.PaperFlipOut(model, optimizer, sparsity=0.9, steps=20)
 
     model = mlp()
     optimizer = sgd(model)

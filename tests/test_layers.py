@@ -90,8 +90,8 @@ def test_a_weight_that_the_optimizer_does_not_hold() -> None:
     model = mlp()
     optimizer = torch.optim.SGD(model[0].parameters(), 0.1)
     with pytest.raises(ValueError, match=r"does not hold 2\.weight, 4\.weight: .*exclude="):
-        flipout.FlipOut(model, optimizer, sparsity=0.5, steps=10)
-    assert flipout.FlipOut(model, optimizer, sparsity=0.5, steps=10, exclude=["2", "4"]).prunable == 192
+        flipout.PaperFlipOut(model, optimizer, sparsity=0.5, steps=10)
+    assert flipout.PaperFlipOut(model, optimizer, sparsity=0.5, steps=10, exclude=["2", "4"]).prunable == 192
 
 
 def test_only_real_numbers() -> None:

@@ -99,7 +99,7 @@ def test_a_moving_average_that_is_loaded_back() -> None:
 def test_the_best_model_is_loaded_at_the_end() -> None:
     model = mlp()
     optimizer = sgd(model)
-    pruner = flipout.FlipOut(model, optimizer, sparsity=0.9, steps=20)
+    pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.9, steps=20)
     train(model, optimizer, 8)
     best, state = copy.deepcopy(model.state_dict()), pruner.state_dict()
     train(model, optimizer, 20, skip=8)
@@ -228,7 +228,7 @@ from tests.helpers import mlp, sgd, train
 model = mlp()
 optimizer = sgd(model)
 start = dict((name, tensor.clone()) for name, tensor in model.state_dict().items())
-pruner = flipout.FlipOut(model, optimizer, sparsity=0.9, steps=20)
+pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.9, steps=20)
 train(model, optimizer, 20)
 """
 

@@ -72,7 +72,7 @@ def test_other_precisions_and_powers(dtype: torch.dtype, p: float) -> None:
     torch.manual_seed(0)
     weights = nn.ParameterList([nn.Parameter((torch.randn(shape) * 1e-3).to(dtype)) for shape in [(9, 7), (5, 4)]])
     optimizer = torch.optim.SGD(weights, lr=1e-3)
-    pruner = flipout.FlipOut(weights, optimizer, sparsity=0.8, steps=20, p=p, include="*", noise=0.0)
+    pruner = flipout.PaperFlipOut(weights, optimizer, sparsity=0.8, steps=20, p=p, include="*", noise=0.0)
     scores: list[Tensor] = []
     original = pruner.prune
 
@@ -120,7 +120,7 @@ def test_floors_hold_while_the_total_stays_exact() -> None:
     for floor, least in ((5, [5, 5, 5]), (0.1, [20, 13, 4])):
         model = mlp()
         optimizer = sgd(model)
-        pruner = flipout.FlipOut(model, optimizer, sparsity=0.88, steps=40, floor=floor)
+        pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.88, steps=40, floor=floor)
 
         def check(pruner: flipout.Pruner = pruner, least: list[int] = least) -> None:
             assert all(layer.kept >= n for layer, n in zip(pruner.layers, least, strict=True))
@@ -152,7 +152,7 @@ def test_ways_to_give_a_schedule(schedule: Any) -> None:
         assert pruner.nonzero == 35
     model = mlp()
     exact = flipout.Geometric.paper(0.9, 40)
-    assert flipout.FlipOut(model, sgd(model), sparsity=0.9, steps=40, schedule=exact).schedule is exact
+    assert flipout.PaperFlipOut(model, sgd(model), sparsity=0.9, steps=40, schedule=exact).schedule is exact
 
 
 @pytest.mark.parametrize("method", sorted(flipout.METHODS))
@@ -185,7 +185,7 @@ def test_a_high_power_ranks_as_it_should() -> None:
     for p in (2.0, 60.0):
         model = mlp()
         schedule = flipout.OneShot(0.5, 4, at=0)
-        masks.append(flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=4, p=p, noise=0, schedule=schedule).masks)
+        masks.append(flipout.PaperFlipOut(model, sgd(model), sparsity=0.5, steps=4, p=p, noise=0, schedule=schedule).masks)
     assert all(torch.equal(masks[0][name], masks[1][name]) for name in masks[0])
 
 

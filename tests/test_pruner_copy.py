@@ -51,7 +51,7 @@ def test_a_copy_of_a_copy_inside_something_else(compiled: bool) -> None:
         def __init__(self) -> None:
             self.model = mlp()
             self.optimizer = sgd(self.model)
-            self.pruner = flipout.FlipOut(self.model, self.optimizer, sparsity=0.9, steps=20, compile=compiled)
+            self.pruner = flipout.PaperFlipOut(self.model, self.optimizer, sparsity=0.9, steps=20, compile=compiled)
 
     trainer = Trainer()
     train(trainer.model, trainer.optimizer, 8)
@@ -96,14 +96,14 @@ def test_a_copy_is_attached_and_can_be_removed() -> None:
 )
 def test_by_itself_it_is_refused_with_the_way_out(attempt: Any) -> None:
     model = mlp()
-    pruner = flipout.FlipOut(model, sgd(model), sparsity=0.9, steps=20)
+    pruner = flipout.PaperFlipOut(model, sgd(model), sparsity=0.9, steps=20)
     with pytest.raises(TypeError, match=r"Save pruner\.state_dict\(\).*copy\.deepcopy\(\(model, optimizer, pruner\)\)"):
         attempt(pruner)
 
 
 def test_a_module_that_holds_its_pruner_is_refused_with_the_reason() -> None:
     model = mlp()
-    model.pruner = flipout.FlipOut(model, sgd(model), sparsity=0.9, steps=20)  # type: ignore[assignment]
+    model.pruner = flipout.PaperFlipOut(model, sgd(model), sparsity=0.9, steps=20)  # type: ignore[assignment]
     with pytest.raises(TypeError, match="If the pruner is an attribute of a module that is copied, keep it elsewhere"):
         copy.deepcopy(model)
 
@@ -111,7 +111,7 @@ def test_a_module_that_holds_its_pruner_is_refused_with_the_reason() -> None:
 def test_the_copy_of_a_model_alone_is_the_copy_of_a_model() -> None:
     model = mlp()
     optimizer = sgd(model)
-    pruner = flipout.FlipOut(model, optimizer, sparsity=0.9, steps=20)
+    pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.9, steps=20)
     train(model, optimizer, 20)
     other, its_optimizer = copy.deepcopy((model, optimizer))
     assert pruner.lost_zeros(other) == {}

@@ -212,7 +212,7 @@ def test_settings_given_as_numpy_numbers(tmp_path: Path) -> None:
     torch.save(build(np.float64, np.int64).state_dict(), tmp_path / "state.pt")
     build(float, int).load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     model = mlp()
-    flipout.FlipOut(model, sgd(model), sparsity=np.float64(0.5), steps=10, floor=np.float64(0.01))
+    flipout.PaperFlipOut(model, sgd(model), sparsity=np.float64(0.5), steps=10, floor=np.float64(0.01))
 
 
 def test_criteria_of_one_name_in_two_modules_differ() -> None:

@@ -112,7 +112,7 @@ def test_a_network_of_twenty_million_weights() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2048, 4096), nn.ReLU(), nn.Linear(4096, 2048), nn.ReLU(), nn.Linear(2048, 1024))
     optimizer = sgd(model)
-    pruner = flipout.FlipOut(model, optimizer, sparsity=0.99, steps=6)
+    pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.99, steps=6)
     for _ in range(6):
         optimizer.zero_grad()
         model(torch.randn(4, 2048)).square().mean().backward()

@@ -82,7 +82,7 @@ def test_what_has_no_channels() -> None:
 
 def test_the_plan_before_training() -> None:
     model = mlp()
-    pruner = flipout.FlipOut(model, sgd(model), sparsity=0.75, steps=350, schedule="paper")
+    pruner = flipout.PaperFlipOut(model, sgd(model), sparsity=0.75, steps=350, schedule="paper")
     assert pruner.plan() == [(117, 0.5, 176), (234, 0.75, 88)]
     assert str(pruner.plan()).splitlines()[2].split() == ["117", "50.0000%", "176"]
 
@@ -90,7 +90,7 @@ def test_the_plan_before_training() -> None:
 def test_events_and_repr() -> None:
     model = mlp()
     optimizer = sgd(model)
-    pruner = flipout.FlipOut(model, optimizer, sparsity=0.75, steps=40)
+    pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.75, steps=40)
     train(model, optimizer, 10)
     assert [(event.step, event.nonzero) for event in pruner.events] == [(p.step, p.nonzero) for p in pruner.plan()[:8]]
     assert all(sum(event.kept.values()) == event.nonzero for event in pruner.events)

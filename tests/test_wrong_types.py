@@ -35,7 +35,7 @@ from tests.helpers import mlp, sgd
 def test_options_of_the_wrong_type(options: dict[str, Any], message: str) -> None:
     model = mlp()
     with pytest.raises(TypeError, match=message):
-        flipout.FlipOut(model, sgd(model), **{"sparsity": 0.9, "steps": 40, **options})
+        flipout.PaperFlipOut(model, sgd(model), **{"sparsity": 0.9, "steps": 40, **options})
 
 
 @pytest.mark.parametrize("window", [0.5, None, (0.1,), (0, 0.1, 0.2), ("0", "1"), "ab", {0.1, 0.5}, (None, 1)], ids=str)
@@ -47,7 +47,7 @@ def test_windows_of_the_wrong_type(window: Any) -> None:
 def test_a_window_may_be_a_list_and_patterns_a_generator() -> None:
     assert flipout.Geometric(0.9, 100, window=[0.1, 0.4]).moments()[-1] == 40  # type: ignore[arg-type]
     model = mlp()
-    pruner = flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=10, include=(name for name in ["0.bias", "2"]))
+    pruner = flipout.PaperFlipOut(model, sgd(model), sparsity=0.5, steps=10, include=(name for name in ["0.bias", "2"]))
     assert list(pruner.masks) == ["0.bias", "2.weight"]
 
 
@@ -56,10 +56,10 @@ def test_attaching_under_inference_mode() -> None:
     optimizer = sgd(model)
     with torch.inference_mode():
         with pytest.raises(RuntimeError, match=r"cannot be attached under torch\.inference_mode\(\)"):
-            flipout.FlipOut(model, optimizer, sparsity=0.5, steps=10)
+            flipout.PaperFlipOut(model, optimizer, sparsity=0.5, steps=10)
         born_there = mlp()
     with pytest.raises(ValueError, match=r"0\.weight, .* was created under torch\.inference_mode\(\)"):
-        flipout.FlipOut(born_there, sgd(born_there), sparsity=0.5, steps=10)
+        flipout.PaperFlipOut(born_there, sgd(born_there), sparsity=0.5, steps=10)
 
 
 def test_a_dtensor_is_refused_when_attaching(tmp_path: Path) -> None:
@@ -72,6 +72,6 @@ def test_a_dtensor_is_refused_when_attaching(tmp_path: Path) -> None:
         for method in ("flipout", "keep-zeros"):
             with pytest.raises(ValueError, match=r"^2\.weight is a DTensor .* not supported yet"):
                 flipout.METHODS[method](model, sgd(model), sparsity=0.5, steps=10)
-        assert flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=10, exclude="2").prunable == 224
+        assert flipout.PaperFlipOut(model, sgd(model), sparsity=0.5, steps=10, exclude="2").prunable == 224
     finally:
         torch.distributed.destroy_process_group()

@@ -22,7 +22,7 @@ def test_the_model_is_not_touched() -> None:
     keys = list(model.state_dict())
     hooks = [(m._forward_hooks, m._forward_pre_hooks, m._backward_hooks) for m in model.modules()]
     before = [list(vars(module)) for module in modules]
-    pruner = flipout.FlipOut(model, optimizer, sparsity=0.9, steps=20)
+    pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.9, steps=20)
     train(model, optimizer, 20, shape=(1, 6, 6))
     assert list(model.modules()) == modules
     assert [id(parameter) for parameter in model.parameters()] == identities
@@ -45,7 +45,7 @@ def test_a_compiled_model() -> None:
     masks = []
     for model in (plain, compiled):
         optimizer = sgd(model)
-        pruner = flipout.FlipOut(model, optimizer, sparsity=0.9, steps=20)
+        pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.9, steps=20)
         train(model, optimizer, 20)
         assert_masked(pruner)
         masks.append(pruner.masks)
@@ -56,7 +56,7 @@ def test_a_compiled_model() -> None:
 def test_moving_averages_of_the_weights() -> None:
     model = mlp()
     optimizer = sgd(model)
-    pruner = flipout.FlipOut(model, optimizer, sparsity=0.9, steps=20)
+    pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.9, steps=20)
     average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
     train(model, optimizer, 20, after=lambda: average.update_parameters(model))
     assert not torch.equal(average.module.get_parameter("0.weight") != 0, pruner.masks["0.weight"])
@@ -88,7 +88,7 @@ def test_frozen_tied_unused_and_empty_weights() -> None:
         model = Net()
     frozen = model.frozen.weight.detach().clone()
     optimizer = sgd(model)
-    pruner = flipout.FlipOut(model, optimizer, sparsity=0.5, steps=20, floor=1)
+    pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.5, steps=20, floor=1)
     assert list(pruner.masks) == ["first.weight", "unused.weight", "empty.weight", "head.weight"]
     assert pruner.prunable == 144 + 25 + 0 + 48
     train(model, optimizer, 20)
@@ -114,16 +114,16 @@ def test_a_tied_embedding_is_an_embedding() -> None:
             return out
 
     model = Language()
-    pruner = flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=10)
+    pruner = flipout.PaperFlipOut(model, sgd(model), sparsity=0.5, steps=10)
     assert list(pruner.masks) == ["body.weight"]
     pruner.remove()
-    assert list(flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=10, include="embed").masks) == ["embed.weight"]
+    assert list(flipout.PaperFlipOut(model, sgd(model), sparsity=0.5, steps=10, include="embed").masks) == ["embed.weight"]
 
 
 def test_two_pruners_share_an_optimizer_if_not_their_weights() -> None:
     model = mlp()
     optimizer = sgd(model)
-    one = flipout.FlipOut(model, optimizer, sparsity=0.5, steps=20, include="0")
+    one = flipout.PaperFlipOut(model, optimizer, sparsity=0.5, steps=20, include="0")
     other = flipout.GlobalMagnitude(model, optimizer, sparsity=0.75, steps=20, exclude="0")
     train(model, optimizer, 20)
     assert (one.nonzero, other.nonzero) == (96, 40)
@@ -134,7 +134,7 @@ def test_two_pruners_share_an_optimizer_if_not_their_weights() -> None:
 def test_removed_it_leaves_the_zeros_and_the_loop_alone() -> None:
     model = mlp()
     optimizer = sgd(model)
-    pruner = flipout.FlipOut(model, optimizer, sparsity=0.9, steps=20)
+    pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.9, steps=20)
     train(model, optimizer, 20)
     pruner.remove()
     pruner.remove()
@@ -149,7 +149,7 @@ def test_a_failed_construction_leaves_nothing_behind() -> None:
     model = mlp()
     optimizer = sgd(model)
     with pytest.raises(ValueError, match="p is -1"):
-        flipout.FlipOut(model, optimizer, sparsity=0.5, steps=10, p=-1)
+        flipout.PaperFlipOut(model, optimizer, sparsity=0.5, steps=10, p=-1)
     with pytest.raises(ValueError, match="batches is empty"):
         flipout.SNIP(model, optimizer, sparsity=0.5, steps=10, batches=[], loss_fn=cross_entropy)
     nan = lambda output, target: cross_entropy(output, target) * float("nan")  # noqa: E731
@@ -162,7 +162,7 @@ def test_a_failed_construction_leaves_nothing_behind() -> None:
             flipout.Pruner(model, optimizer, criterion=lambda weight: weight * 0, schedule=at_once)
     assert not optimizer._optimizer_step_pre_hooks
     assert all((layer != 0).all() for layer in model.parameters())
-    flipout.FlipOut(model, optimizer, sparsity=0.5, steps=10)
+    flipout.PaperFlipOut(model, optimizer, sparsity=0.5, steps=10)
 
 
 def test_a_forgotten_pruner_does_not_stand_in_the_way() -> None:

@@ -58,7 +58,7 @@ def trained(make_step: Step) -> tuple[flipout.Pruner, nn.Module]:
     torch._dynamo.reset()
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
-    pruner = flipout.FlipOut(model, optimizer, sparsity=0.9, steps=20, schedule=flipout.Geometric(0.9, 20, 3))
+    pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.9, steps=20, schedule=flipout.Geometric(0.9, 20, 3))
     step = make_step(model, optimizer)
     for x, y in batches(20):
         step(x, y)
@@ -81,6 +81,6 @@ def test_a_full_graph_is_refused_with_a_way_out() -> None:
     torch._dynamo.reset()
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    flipout.FlipOut(model, optimizer, sparsity=0.9, steps=20)
+    flipout.PaperFlipOut(model, optimizer, sparsity=0.9, steps=20)
     with pytest.raises(Exception, match=r"flipout pruner are not traced: compile .* with fullgraph=False"):
         torch.compile(optimizer.step, fullgraph=True)()

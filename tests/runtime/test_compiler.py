@@ -27,7 +27,7 @@ from tests.helpers import cross_entropy, mlp, sgd, train
 def trained(compile: bool, steps: int = 40) -> tuple[nn.Module, flipout.Pruner]:  # noqa: A002
     model = mlp()
     optimizer = sgd(model)
-    pruner = flipout.FlipOut(model, optimizer, sparsity=0.8, steps=steps, noise=0.5, compile=compile)
+    pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.8, steps=steps, noise=0.5, compile=compile)
     train(model, optimizer, steps)
     return model, pruner
 
@@ -48,7 +48,7 @@ def test_a_compiled_training_goes_as_an_uncompiled_one() -> None:
 def test_nothing_is_compiled_again_after_two_steps() -> None:
     model = nn.Sequential(nn.Linear(70, 80), nn.ReLU(), nn.Linear(80, 30), nn.Linear(30, 4))
     optimizer = sgd(model)
-    flipout.FlipOut(model, optimizer, sparsity=0.9, steps=60, compile=True)
+    flipout.PaperFlipOut(model, optimizer, sparsity=0.9, steps=60, compile=True)
 
     def steps(number: int) -> None:
         for _ in range(number):
@@ -79,7 +79,7 @@ def test_weights_that_do_not_lie_in_rows(layout: str, compile: bool) -> None:  #
         module = nn.Module()
         module.weight = nn.Parameter(weight)
         optimizer = torch.optim.SGD([module.weight], lr=0.3)
-        pruner = flipout.FlipOut(module, optimizer, sparsity=0.7, steps=20, include="weight", compile=compile)
+        pruner = flipout.PaperFlipOut(module, optimizer, sparsity=0.7, steps=20, include="weight", compile=compile)
         for _ in range(20):
             module.weight.grad = (module.weight.detach() * 0.1).clone()
             optimizer.step()
@@ -94,9 +94,9 @@ def test_auto_goes_by_steps_and_sizes_alone() -> None:
     assert compiler.decide("auto", 266_200, 150_000)
     assert compiler.decide("auto", 11_000_000, 5_000)
     model = mlp()
-    assert flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=100).state_dict()["compiled"] is False
+    assert flipout.PaperFlipOut(model, sgd(model), sparsity=0.5, steps=100).state_dict()["compiled"] is False
     model = mlp()
-    assert flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=10**9).state_dict()["compiled"] is True
+    assert flipout.PaperFlipOut(model, sgd(model), sparsity=0.5, steps=10**9).state_dict()["compiled"] is True
     model = mlp()
     assert flipout.GlobalMagnitude(model, sgd(model), sparsity=0.5, steps=10**9).state_dict()["compiled"] is False
 
@@ -104,7 +104,7 @@ def test_auto_goes_by_steps_and_sizes_alone() -> None:
 def test_what_compile_can_be() -> None:
     model = mlp()
     with pytest.raises(ValueError, match="compile is 'always'; give True, False or 'auto'"):
-        flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=10, compile="always")  # type: ignore[arg-type]
+        flipout.PaperFlipOut(model, sgd(model), sparsity=0.5, steps=10, compile="always")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("compile_first", [True, False])
@@ -112,12 +112,12 @@ def test_a_resumed_run_takes_the_same_path_bit_for_bit(compile_first: bool) -> N
     whole, _ = trained(compile_first)
     model = mlp()
     optimizer = sgd(model)
-    pruner = flipout.FlipOut(model, optimizer, sparsity=0.8, steps=40, noise=0.5, compile=compile_first)
+    pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.8, steps=40, noise=0.5, compile=compile_first)
     train(model, optimizer, 17)
     saved = copy.deepcopy([model.state_dict(), optimizer.state_dict(), pruner.state_dict()])
     again = mlp(seed=5)
     resumed = sgd(again)
-    other = flipout.FlipOut(again, resumed, sparsity=0.8, steps=40, noise=0.5)  # by itself uncompiled
+    other = flipout.PaperFlipOut(again, resumed, sparsity=0.8, steps=40, noise=0.5)  # by itself uncompiled
     again.load_state_dict(saved[0])
     resumed.load_state_dict(saved[1])
     other.load_state_dict(saved[2])
@@ -149,7 +149,7 @@ model = torch.nn.Linear(20, 30)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    pruner = flipout.FlipOut(model, optimizer, sparsity=0.9, steps=20, compile=True)
+    pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.9, steps=20, compile=True)
     for _ in range(20):
         optimizer.zero_grad()
         model(torch.randn(4, 20)).square().sum().backward()
@@ -178,7 +178,7 @@ def test_a_weight_that_was_moved_is_found_again() -> None:
     """`weight.data = ...`, as moving a model to another device does it, must not leave the work on the old memory."""
     model = mlp()
     optimizer = sgd(model)
-    pruner = flipout.FlipOut(model, optimizer, sparsity=0.8, steps=40)
+    pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.8, steps=40)
     train(model, optimizer, 10)
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()
@@ -191,14 +191,14 @@ def test_a_weight_that_was_moved_is_found_again() -> None:
 def test_what_was_asked_for_goes_before_what_was_saved() -> None:
     _, pruner = trained(True)
     model = mlp()
-    other = flipout.FlipOut(model, sgd(model), sparsity=0.8, steps=40, noise=0.5, compile=False)
+    other = flipout.PaperFlipOut(model, sgd(model), sparsity=0.8, steps=40, noise=0.5, compile=False)
     other.load_state_dict(pruner.state_dict())
     assert other.state_dict()["compiled"] is False
 
 
 def test_a_run_that_could_not_be_compiled_says_so_in_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
     model = mlp()
-    pruner = flipout.FlipOut(model, sgd(model), sparsity=0.8, steps=40, compile=True)
+    pruner = flipout.PaperFlipOut(model, sgd(model), sparsity=0.8, steps=40, compile=True)
     monkeypatch.setattr("flipout.runtime.runner.failures", [RuntimeError()])
     assert pruner.state_dict()["compiled"] is False
 

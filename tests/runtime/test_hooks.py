@@ -17,7 +17,7 @@ def test_noise_and_masks_reach_the_update() -> None:
     """One step of plain SGD, by hand."""
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    pruner = flipout.FlipOut(model, optimizer, sparsity=0.5, steps=10, noise=0.7, seed=3)
+    pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.5, steps=10, noise=0.7, seed=3)
     train(model, optimizer, 5)
     x, y = next(batches(1, seed=4))
     optimizer.zero_grad()
@@ -40,7 +40,7 @@ def test_noise_is_the_same_for_equal_settings_and_not_torchs() -> None:
     def run(torch_seed: int, **options: Any) -> Tensor:
         model = mlp()
         optimizer = sgd(model)
-        flipout.FlipOut(model, optimizer, sparsity=0.5, steps=20, **options)
+        flipout.PaperFlipOut(model, optimizer, sparsity=0.5, steps=20, **options)
         torch.manual_seed(torch_seed)
         train(model, optimizer, 20)
         return model.get_parameter("0.weight").detach()
@@ -56,7 +56,7 @@ def test_the_closure_sees_its_own_gradients_pruned_and_noisy() -> None:
     def run(with_closure: bool) -> list[Tensor]:
         model = mlp()
         optimizer = sgd(model)
-        pruner = flipout.FlipOut(model, optimizer, sparsity=0.9, steps=30)
+        pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.9, steps=30)
         losses = []
         for number, (x, y) in enumerate(batches(30)):
 
@@ -139,7 +139,7 @@ def test_accumulation_clipping_and_a_learning_rate_schedule() -> None:
     model = mlp()
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
     rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
-    pruner = flipout.FlipOut(model, optimizer, sparsity=0.9, steps=20)
+    pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.9, steps=20)
     for number, (x, y) in enumerate(batches(80), 1):
         (cross_entropy(model(x), y) / 4).backward()
         if number % 4 == 0:
@@ -157,7 +157,7 @@ def test_two_pruners_on_one_model_make_different_noise() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     before = [weight.detach().clone() for weight in model.parameters()]
     for part in ("0", "1"):
-        flipout.FlipOut(model, optimizer, sparsity=0.0, steps=10, include=part)
+        flipout.PaperFlipOut(model, optimizer, sparsity=0.0, steps=10, include=part)
     for layer in model:
         layer.weight.grad = torch.ones(5, 5)
     optimizer.step()

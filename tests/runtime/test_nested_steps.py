@@ -36,8 +36,8 @@ def test_a_step_inside_a_step_is_one_step(kind: type[Derived], with_closure: boo
     sgd(mlp()), Derived(mlp().parameters())  # from now on their steps run hooks, also if a subclass calls them
     optimizer = kind(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
     plain = sgd(reference)
-    pruner = flipout.FlipOut(model, optimizer, sparsity=0.9, steps=20)
-    untouched = flipout.FlipOut(reference, plain, sparsity=0.9, steps=20)
+    pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.9, steps=20)
+    untouched = flipout.PaperFlipOut(reference, plain, sparsity=0.9, steps=20)
     train(reference, plain, 20)
     for x, y in batches(20):
 
@@ -61,7 +61,7 @@ def test_a_step_inside_a_step_is_one_step(kind: type[Derived], with_closure: boo
 def test_an_error_inside_a_step_leaves_nothing_behind() -> None:
     model = mlp()
     optimizer = Derived(model.parameters(), lr=0.1)
-    pruner = flipout.FlipOut(model, optimizer, sparsity=0.9, steps=20)
+    pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.9, steps=20)
     train(model, optimizer, 3)
     optimizer.fails = True
     with pytest.raises(RuntimeError, match="in the middle"):

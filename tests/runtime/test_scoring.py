@@ -68,7 +68,7 @@ def test_flipout_with_a_high_power(compile: bool) -> None:  # noqa: A002
     with torch.no_grad():
         weights[0][0, 0] = 0.0
     optimizer = torch.optim.SGD(weights, lr=0.0)
-    pruner = flipout.FlipOut(
+    pruner = flipout.PaperFlipOut(
         weights, optimizer, sparsity=0.5, steps=4, p=400, include="*", schedule=flipout.OneShot(0.5, 4), compile=compile
     )
     magnitudes = weights[0].detach().abs().clone()

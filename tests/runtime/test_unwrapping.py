@@ -82,7 +82,7 @@ def test_wrappers_that_only_call_the_inner_step_are_unwrapped(wrapper: Any) -> N
     model = mlp()
     inner = sgd(model)
     optimizer = wrapper(inner)
-    pruner = flipout.FlipOut(model, optimizer, sparsity=0.9, steps=20)
+    pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.9, steps=20)
     assert pruner.optimizer is inner
     steps(model, optimizer, 20)
     assert (pruner.step, pruner.nonzero) == (20, 35)
@@ -90,7 +90,7 @@ def test_wrappers_that_only_call_the_inner_step_are_unwrapped(wrapper: Any) -> N
     flipout.AimTest(model, optimizer)
     reference = mlp()
     plain = sgd(reference)
-    flipout.FlipOut(reference, plain, sparsity=0.9, steps=20)
+    flipout.PaperFlipOut(reference, plain, sparsity=0.9, steps=20)
     steps(reference, plain, 20)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), reference.parameters(), strict=True))
 
@@ -100,7 +100,7 @@ def test_accelerate_with_a_gradient_scaler(wrapper: Any) -> None:
     model = mlp()
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
     optimizer = wrapper(sgd(model), scaler)
-    pruner = flipout.FlipOut(model, wrapper(optimizer), sparsity=0.9, steps=20)
+    pruner = flipout.PaperFlipOut(model, wrapper(optimizer), sparsity=0.9, steps=20)
     for x, y in batches(20):
         optimizer.zero_grad()
         scaler.scale(cross_entropy(model(x), y)).backward()
@@ -203,7 +203,7 @@ class Slow(torch.optim.SGD):
 def test_a_lookahead_that_is_an_optimizer_works() -> None:
     model = mlp()
     optimizer = Slow(model.parameters())
-    pruner = flipout.FlipOut(model, optimizer, sparsity=0.9, steps=20)
+    pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.9, steps=20)
     steps(model, optimizer, 20)
     assert_masked(pruner)
     pruner.check()

@@ -112,7 +112,7 @@ def test_a_training_counts_what_its_weights_did(compile: bool) -> None:  # noqa:
     model = mlp()
     optimizer = sgd(model, lr=0.5)
     schedule = flipout.OneShot(0.5, 60, 1.0)
-    pruner = flipout.FlipOut(model, optimizer, sparsity=0.5, steps=60, horizon=20, schedule=schedule, compile=compile)
+    pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.5, steps=60, horizon=20, schedule=schedule, compile=compile)
     signs = [{layer.name: layer.weight.detach().sign().clone() for layer in pruner.layers}]
     train(
         model,
@@ -164,7 +164,7 @@ def test_any_criterion_can_use_a_horizon_and_resume_bit_for_bit(tmp_path: Path) 
 def test_a_state_notices_another_horizon() -> None:
     def attached(horizon: int | None) -> flipout.Pruner:
         model = mlp()
-        return flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=40, horizon=horizon)
+        return flipout.PaperFlipOut(model, sgd(model), sparsity=0.5, steps=40, horizon=horizon)
 
     state = attached(100).state_dict()
     attached(100).load_state_dict(copy.deepcopy(state))
@@ -175,7 +175,7 @@ def test_a_state_notices_another_horizon() -> None:
 
 def test_the_default_is_the_exact_count() -> None:
     model = mlp()
-    pruner = flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=40)
+    pruner = flipout.PaperFlipOut(model, sgd(model), sparsity=0.5, steps=40)
     state = pruner.layers[0].statistics["flips"].state
     assert [tensor.dtype for tensor in state.values()] == [torch.uint8, torch.uint8]
     assert pruner.statistics["flips"]["0.weight"].dtype == torch.int32

@@ -20,7 +20,7 @@ def test_flips_in_training_against_recorded_weights() -> None:
     with torch.no_grad():
         model.get_parameter("0.weight")[:4] = 0.0
     optimizer = sgd(model, lr=0.5)
-    pruner = flipout.FlipOut(model, optimizer, sparsity=0.8, steps=60)
+    pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.8, steps=60)
     expected = {name: torch.zeros_like(mask, dtype=torch.int64) for name, mask in pruner.masks.items()}
     parameters = dict(model.named_parameters())
     for number, (x, y) in enumerate(batches(60)):
@@ -45,7 +45,7 @@ def test_flips_in_training_against_recorded_weights() -> None:
 def test_weights_that_were_replaced_between_steps_have_not_flipped() -> None:
     model = mlp()
     optimizer = sgd(model, lr=0.0)
-    pruner = flipout.FlipOut(model, optimizer, sparsity=0.5, steps=100)
+    pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.5, steps=100)
     for sign in (1, -1, 1):
         nn.utils.vector_to_parameters(sign * nn.utils.parameters_to_vector(model.parameters()), model.parameters())
         train(model, optimizer, 1)

@@ -15,10 +15,11 @@ def teach(weight: Tensor, grad: Tensor, mask: Tensor, share: Tensor, trust: Tens
     most `trust` times as long as its weights, hidden ones included (adaptive gradient clipping, Brock et al., 2021).
     Batch norm divides by the deviation of a channel, so the gradient of a channel that has lost nearly all of its
     weights is hundreds of times too long. Without a limit such channels throw their hidden values about, come back by
-    accident, and take the place of others until whole layers are dead.
+    accident, and take the place of others until whole layers are dead. A gradient of a pruned weight that is not finite
+    counts as 0, because the network does not depend on it.
     """
-    kept = mask.to(share.dtype)
-    scaled = wide(grad) * (kept + share * (1 - kept))
+    full = wide(grad)
+    scaled = torch.where(mask.bool(), full, (share * full).nan_to_num(0, 0, 0))
     allowed, length = trust * _norms(wide(weight)).clamp_min(1e-3), _norms(scaled)
     grad.copy_(scaled * torch.where(length > allowed, allowed / length, 1))
 
