@@ -93,7 +93,7 @@ def test_what_changes_loses_its_optimizer_state(optimizer_name: str) -> None:
     train(model, optimizer, 40, after=check)
 
 
-@pytest.mark.parametrize("method", ["magnitude", "flipout"])
+@pytest.mark.parametrize("method", ["magnitude", "flipout-paper"])
 @pytest.mark.parametrize("optimizer_name", OPTIMIZERS)
 def test_pruning_clears_the_state_of_the_pruned_and_no_other(method: str, optimizer_name: str) -> None:
     model = mlp()

@@ -19,7 +19,16 @@ BELOW = {
     "selection": set(),
     "statistics": {"numerics", "random_numbers"},
     "graph": {"layers", "numerics", "runtime", "statistics"},
-    "runtime": {"criteria", "layers", "numerics", "random_numbers", "statistics", "warnings"},
+    "runtime": {
+        "criteria",
+        "hidden_values",
+        "layers",
+        "numerics",
+        "random_numbers",
+        "revival",
+        "statistics",
+        "warnings",
+    },
 }
 """What each room of the core may import."""
 

@@ -9,6 +9,7 @@ from ..reports.chart_data import accuracy_curves
 from ..reports.file_names import UniqueNames
 from ..reports.labels import by_network, counted, dense_references
 from ..reports.matplotlib_figures import draw_accuracy
+from ..reports.paired_differences import paired_table
 from ..reports.records import Record, Records, versions_of
 from ..reports.report_tables import accuracy_table, best_value_table, dead_table, power_table, shots_table
 from ..reports.report_writer import PART_TITLES
@@ -23,7 +24,7 @@ REMARKS = {
         "sparsity, which needs no run to show."
     ),
 }
-PARTS_WITH_FIGURES = ("results", "ablation", "schedules")
+PARTS_WITH_FIGURES = ("results", "ablation", "schedules", "second chances")
 # Parts of the grids that the paper shows as a table of another form.
 PAPER_TABLES = {"table2": best_value_table, "table3": power_table}
 
@@ -95,6 +96,6 @@ def _part(network: str, part: str, runs: Sequence[Record]) -> Iterator[str]:
     if part in PAPER_TABLES:
         yield PAPER_TABLES[part]("", {network.partition(" on ")[0]: runs}).markdown()
     yield accuracy_table("", runs).markdown()
-    for table in (shots_table("", runs), dead_table("", runs)):
+    for table in (paired_table("", runs), shots_table("", runs), dead_table("", runs)):
         if table is not None:
             yield table.markdown()

@@ -116,6 +116,10 @@ def _label(settings: Settings, options: Mapping[str, Any], schedules_differ: boo
             words.append(f"noise {value:g}" if value else "no noise")
         elif name == "relative_to":
             words.append(f"noise relative to the {value}")
+        elif name == "revival":
+            words.append("second chances" if value else "for good")
+        elif name == "dead_first" and value:
+            words.append("dead first")
         elif name == "criterion":
             words.append(CRITERIA.get(value, value))
         elif settings.sparsity is not None or name != "lambda":  # where the sparsity is an outcome, lambda varies it

@@ -21,6 +21,7 @@ from .chart_data import (
 from .file_names import UniqueNames
 from .html_page import Section, chart, folded, links_table, note, render_page
 from .labels import by_network, counted, dense_references, label_runs, percent, scanned_option
+from .paired_differences import paired_table
 from .records import Record, Records, results_json, versions_of
 from .report_tables import ReportTable, accuracy_table, dead_table, shots_table
 from .seed_statistics import dense_cell, seeds_line
@@ -34,6 +35,8 @@ PART_TITLES = {
     "corrections": "The equations as printed in the paper",
     "aim": "The aim test: over-shoots and under-shoots",
     "others": "Other methods under the same budget",
+    "second chances": "Second chances: pruned weights that come back",
+    "choice": "Choices made on held-out data",
     "runs": "Runs outside of a grid",
 }
 OPTION_NAMES = {"noise": "scale of the noise (λ)", "p": "power of the magnitude (p)", "lambda": "λ"}
@@ -113,6 +116,8 @@ def _add_part(files: ReportFiles, section: Section, name: str, title: str, runs:
     measured = any(run.accuracy is not None for run in runs if run.settings.method != "dense")
     content = [chart(drawn, name)] if measured else []
     content += [files.table(name, table), note(f"{seeds_line(runs)}, {_describe_epochs(runs)}.")]
+    if (paired := paired_table(f"{section.title}: minus global magnitude", runs)) is not None:
+        content += ["<h4>Minus global magnitude</h4>", files.table(files.names.reserve(name, "paired"), paired)]
     if (shots := shots_table(f"{section.title}: shots at zero", runs)) is not None:
         content += ["<h4>Shots at zero</h4>", files.table(files.names.reserve(name, "shots"), shots)]
     if (dead := dead_table(f"{section.title}: dead layers", runs)) is not None:

@@ -1,0 +1,60 @@
+"""Differences to global magnitude, paired by seed."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import ttest_1samp
+
+from flipout.lab.reports.paired_differences import PairedDifference, paired_differences, paired_table
+from flipout.lab.reports.records import Record
+from flipout.lab.runs.settings import validated
+
+
+def run(method: str, seed: int, accuracy: float | None, sparsity: float = 0.99, **options: object) -> Record:
+    settings = validated({"method": method, "sparsity": sparsity, "seed": seed, **options})
+    result = None if accuracy is None else {"test_accuracy": accuracy, "dead_layers": [], "seconds": 1.0}
+    return Record(settings.folder_name(), settings, ("results",), result)
+
+
+@given(st.lists(st.floats(-50, 50), min_size=2, max_size=8))
+def test_the_interval_is_students(values: list[float]) -> None:
+    difference = PairedDifference(tuple(values))
+    if statistics.stdev(values) > 1e-6:
+        expected = ttest_1samp(values, 0).confidence_interval(0.95)
+        assert difference.interval == pytest.approx((expected.low, expected.high))
+    assert difference.interval is not None
+    low, high = difference.interval
+    assert difference.is_shown == (low > 0 or high < 0)
+
+
+def test_one_seed_shows_nothing() -> None:
+    assert not PairedDifference((5.0,)).is_shown
+    assert str(PairedDifference((5.0,))) == "+5.00 (one seed)"
+
+
+def test_seeds_are_paired_and_unpaired_ones_left_out() -> None:
+    runs = [
+        *(run("magnitude", seed, accuracy) for seed, accuracy in ((0, 0.80), (1, 0.90), (2, 0.70))),
+        *(run("flipout", seed, accuracy) for seed, accuracy in ((0, 0.85), (1, 0.96), (3, 0.10))),
+        run("flipout", 2, None),
+        run("flipout", 0, 0.5, sparsity=0.5),  # magnitude has no run at this sparsity
+        run("magnitude", 0, 0.9, schedule="cubic"),  # another schedule: its own reference
+        run("magnitude", 0, 0.88, revival=True),
+    ]
+    found = paired_differences(runs)
+    flipout = next(row for label, row in found.items() if label.startswith("FlipOut"))
+    assert list(flipout) == [0.99]
+    assert flipout[0.99].values == pytest.approx((5.0, 6.0))
+    revived = next(row for label, row in found.items() if "second chances" in label)
+    assert revived[0.99].values == pytest.approx((8.0,))
+    table = paired_table("", runs)
+    assert table is not None
+    assert "+5.50" in table.markdown()
+
+
+def test_nothing_to_compare_with() -> None:
+    assert paired_table("", [run("flipout", 0, 0.9)]) is None
