@@ -25,6 +25,8 @@ from .runtime.noise import GradientNoise
 from .schedules import Constant, Cubic, Geometric, OneShot, Schedule
 from .statistics import Statistic
 from .warnings import (
+    ChangedLengthWarning,
+    CoverageWarning,
     DeadLayerWarning,
     DivergenceWarning,
     ForgottenStateWarning,
@@ -41,7 +43,9 @@ __all__ = [
     "METHODS",
     "SNIP",
     "AimTest",
+    "ChangedLengthWarning",
     "Constant",
+    "CoverageWarning",
     "Cubic",
     "DeadLayerWarning",
     "DeepR",

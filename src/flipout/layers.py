@@ -77,6 +77,19 @@ def find_layers(
     instead: the matrices and kernels it matches, and vectors (biases, norms) only by their full name or if it matches
     nothing else. `exclude` leaves weights out. A shared weight matches by each of its names.
     """
+    trained = _trained(model, include, exclude)
+    _check(trained, optimizer)
+    return [Layer(c.names[0], c.modules[0], c.weight, c.number) for c in trained]
+
+
+def select_weights(
+    model: nn.Module, include: Patterns | None, exclude: Patterns | None
+) -> list[tuple[str, nn.Parameter]]:
+    """The names and parameters that `find_layers` selects, whichever optimizer holds them."""
+    return [(c.names[0], c.weight) for c in _trained(model, include, exclude)]
+
+
+def _trained(model: nn.Module, include: Patterns | None, exclude: Patterns | None) -> list[_Candidate]:
     every = list(_candidates(model))
     wanted = [c for c in every if c.usual] if include is None else _included(every, _read(include, "include"))
     unwanted = {c.number for c in _matching(every, [] if exclude is None else _read(exclude, "exclude"), "exclude")}
@@ -89,8 +102,7 @@ def find_layers(
             f"there is nothing to prune in {type(unwrapped(model)).__name__}{frozen}: by default the trained weights "
             f"of Linear and convolution modules are pruned{excluded}; select others with include="
         )
-    _check(trained, optimizer)
-    return [Layer(c.names[0], c.modules[0], c.weight, c.number) for c in trained]
+    return trained
 
 
 def named_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
