@@ -139,7 +139,7 @@ class LightningPrune(Callback):
                 logger.log_metrics({self._log: self.pruner.sparsity}, step=trainer.global_step)
         if self._summary and trainer.is_global_zero:
             print(self.pruner.summary())
-        self._session.stop()
+        self._session.stop(quietly=bool(trainer.fast_dev_run))
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._release(trainer)

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
 
+FAST_DEV_STEPS = 1000
+"""The length that pruning is planned for under `fast_dev_run`, which is too short for any schedule."""
+
 
 def training_steps(trainer: Trainer, module: LightningModule, max_epochs: int | None) -> int:
     """The optimizer steps of the whole training. Raise a ValueError if it has no fixed length.
@@ -15,6 +18,8 @@ def training_steps(trainer: Trainer, module: LightningModule, max_epochs: int | 
     This is `trainer.estimated_stepping_batches`, for gradient accumulation that changes by epoch as well. The batches
     are those of one device: all devices step together.
     """
+    if trainer.fast_dev_run:
+        return FAST_DEV_STEPS
     if not module.automatic_optimization:
         raise ValueError(
             f"{type(module).__name__} uses manual optimization, so only you know how many steps its optimizer takes: "
