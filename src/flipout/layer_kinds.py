@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
-from torch.nn.utils.parametrizations import _SpectralNorm, _WeightNorm
+from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.parametrize import ParametrizationList
 
 LORA = frozenset({"lora_A", "lora_B"})
@@ -27,23 +27,17 @@ def is_matrix_module(module: nn.Module) -> bool:
 
 
 def is_weight(name: str, holder: nn.Module, modules: Mapping[str, nn.Module]) -> bool:
-    """Whether a parameter is the weight of a linear layer or a convolution, or what a weight is normalized from.
+    """Whether a parameter is the weight of a linear layer or a convolution, or what spectral norm computes it from.
 
-    Weight norm divides by the norm of its direction, and spectral norm by the largest singular value: a zero stays a
-    zero in the weight.
+    Spectral norm divides by the largest singular value: a zero stays a zero in the weight.
     """
     path, _, last = name.rpartition(".")
     if isinstance(holder, ParametrizationList):
-        kinds = [type(kind) for kind in holder]
-        normalized = (kinds, last) in (([_WeightNorm], "original1"), ([_SpectralNorm], "original"))
-        return normalized and _parametrizes_weight(path, modules)
+        spectral = [type(kind) for kind in holder] == [_SpectralNorm]
+        return spectral and last == "original" and _parametrizes_weight(path, modules)
     if not is_matrix_module(holder):
         return False
-    return (
-        last == "weight"
-        or (last == "weight_v" and "weight_g" in holder._parameters)  # torch.nn.utils.weight_norm
-        or (last == "weight_orig" and "weight_u" in holder._buffers)  # torch.nn.utils.spectral_norm
-    )
+    return last == "weight" or (last == "weight_orig" and "weight_u" in holder._buffers)  # old spectral norm
 
 
 def refusal(name: str, holder: nn.Module, modules: Mapping[str, nn.Module]) -> str | None:
@@ -52,21 +46,31 @@ def refusal(name: str, holder: nn.Module, modules: Mapping[str, nn.Module]) -> s
     if isinstance(holder, ParametrizationList):
         if not _parametrizes_weight(path, modules) or is_weight(name, holder, modules):
             return None
-        kinds = [type(kind).__name__.lstrip("_") for kind in holder]
-        if kinds == ["WeightNorm"]:
-            return None  # the lengths of the vectors
-        module = path.removesuffix(".parametrizations.weight")
-        return (
-            f"the weight of {module} is computed by a parametrization ({', '.join(kinds)}), so that zeros in {name} "
-            f"are not zeros of the weight: leave the layer out with exclude={module!r}, or call "
-            f"torch.nn.utils.parametrize.remove_parametrizations() on it first"
-        )
-    if last == "weight_orig" and "weight_mask" in holder._buffers and is_matrix_module(holder):
+        module, kinds = path.removesuffix("parametrizations.weight"), [type(kind).__name__ for kind in holder]
+        remove = "torch.nn.utils.parametrize.remove_parametrizations(module, 'weight')"
+        return _parametrized(module.rstrip("."), [kind.lstrip("_") for kind in kinds], remove)
+    if not is_matrix_module(holder):
+        return None
+    if last == "weight_v" and "weight_g" in holder._parameters:
+        return _parametrized(path, ["WeightNorm"], "torch.nn.utils.remove_weight_norm(module)")
+    if last == "weight_orig" and "weight_mask" in holder._buffers:
         return (
             f"{path} is already pruned by torch.nn.utils.prune: call torch.nn.utils.prune.remove(module, 'weight') to "
             f"make its zeros permanent, or leave the layer out with exclude={path!r}"
         )
     return None
+
+
+def _parametrized(module: str, kinds: list[str], remove: str) -> str:
+    reason = (
+        "divides by the norm of each row, which is 0 for a row without weights"
+        if kinds == ["WeightNorm"]
+        else "need not keep zeros"
+    )
+    return (
+        f"the weight of {module or 'the model'} is computed by a parametrization ({', '.join(kinds)}) that {reason}: "
+        f"leave the layer out with exclude={module or '*'!r}, or call {remove} before you create the optimizer"
+    )
 
 
 def _parametrizes_weight(path: str, modules: Mapping[str, nn.Module]) -> bool:
