@@ -201,7 +201,7 @@ def test_mistakes_are_found_before_training(method: Any, options: dict[str, Any]
         Prune(method, **options)
 
 
-class Killed(Exception):
+class KilledError(Exception):
     pass
 
 
@@ -211,7 +211,7 @@ class KillAt(Callback):
 
     def on_train_batch_end(self, trainer: Any, *others: Any) -> None:
         if trainer.global_step == self.step:
-            raise Killed
+            raise KilledError
 
 
 @pytest.mark.parametrize("method", ["flipout", "magnitude-uncertainty", "deep-r", "lottery"])
@@ -219,7 +219,7 @@ def test_a_killed_training_is_resumed_bit_for_bit(tmp_path: Path, method: str) -
     whole, prune = ByStep(norm=True), Prune(method, sparsity=0.9)
     trainer(tmp_path, prune).fit(whole, loader())
     saving = ModelCheckpoint(dirpath=tmp_path, every_n_train_steps=3, save_top_k=-1, filename="{step}")
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         trainer(tmp_path, Prune(method, sparsity=0.9), KillAt(14), saving).fit(ByStep(norm=True), loader())
     resumed, again = ByStep(norm=True), Prune(method, sparsity=0.9)
     trainer(tmp_path, again).fit(resumed, loader(), ckpt_path=tmp_path / "step=12.ckpt", weights_only=True)
@@ -267,7 +267,7 @@ def test_what_is_held_back_survives_a_resume(tmp_path: Path) -> None:
         return Prune("magnitude", sparsity=0.9), best, EarlyStopping(monitor="score", patience=2)
 
     module = Module()
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         trainer(tmp_path, *callbacks("a"), Scores(), KillAt(45), max_epochs=12).fit(module, loader(), loader())
     resumed, (prune, best, stop) = Module(), callbacks("a")
     ended = trainer(tmp_path, prune, best, stop, Scores(), max_epochs=12)
@@ -305,7 +305,7 @@ def test_averages_are_resumed_bit_for_bit(tmp_path: Path) -> None:
     whole = ByStep()
     trainer(tmp_path, Prune(sparsity=0.9), average("ema")).fit(whole, loader(), loader())
     saving = ModelCheckpoint(dirpath=tmp_path, every_n_train_steps=12, filename="half")
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         trainer(tmp_path, Prune(sparsity=0.9), average("ema"), saving, KillAt(14)).fit(ByStep(), loader(), loader())
     resumed = ByStep()
     path = tmp_path / "half.ckpt"
@@ -370,9 +370,9 @@ class Manual(Module):
         super().__init__()
         self.automatic_optimization = False
 
-    def training_step(self, batch: Any, index: int) -> None:  # type: ignore[override]
+    def training_step(self, batch: Any, index: int) -> None:
         x, y = batch
-        first, second = self.optimizers()  # type: ignore[misc]
+        first, second = self.optimizers()
         self.manual_backward(nn.functional.cross_entropy(self(x), y))
         first.step()
         first.zero_grad()
@@ -385,7 +385,9 @@ class Manual(Module):
 
 
 def test_manual_optimization_with_several_optimizers(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"2 optimizers and 2 weights to prune: optimizer 0 holds 1 of them, .*optimizer="):
+    with pytest.raises(
+        ValueError, match=r"2 optimizers and 2 weights to prune: optimizer 0 holds 1 of them, .*optimizer="
+    ):
         trainer(tmp_path, Prune(sparsity=0.9, steps=40)).fit(Manual(), loader())
     with pytest.raises(ValueError, match=r"Manual uses manual optimization.*steps="):
         trainer(tmp_path, Prune(sparsity=0.9, optimizer=0)).fit(Manual(), loader())
@@ -417,7 +419,7 @@ def test_the_sparsity_is_logged(tmp_path: Path) -> None:
 
 def test_interrupted_trainings_detach(tmp_path: Path) -> None:
     module = Module()
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         trainer(tmp_path, Prune(sparsity=0.9), KillAt(5)).fit(module, loader())
     flipout.GlobalMagnitude(module, module.configure_optimizers(), sparsity=0.9, steps=10).remove()
 

@@ -31,7 +31,7 @@ class Network(nn.Module):
 
 
 def adapted(config: Any = None) -> Any:
-    return get_peft_model(Network(), config or LoraConfig(r=2, target_modules=["first", "second"]))  # type: ignore[arg-type]
+    return get_peft_model(Network(), config or LoraConfig(r=2, target_modules=["first", "second"]))
 
 
 def train(model: Any, optimizer: torch.optim.Optimizer, steps: int) -> None:
@@ -89,7 +89,7 @@ def test_a_pruned_network_keeps_its_zeros_below_new_adapters() -> None:
     flipout.GlobalMagnitude(network, optimizer, sparsity=0.9, steps=20)
     train(network, optimizer, 20)
     zeros = network.first.weight == 0
-    model: Any = get_peft_model(network, LoraConfig(r=2, target_modules=["first"]))  # type: ignore[arg-type]
+    model: Any = get_peft_model(network, LoraConfig(r=2, target_modules=["first"]))
     tuning = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
     train(model, tuning, 10)
     assert torch.equal(model.get_submodule("base_model.model.first").base_layer.weight == 0, zeros)

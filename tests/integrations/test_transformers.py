@@ -91,7 +91,7 @@ def test_the_length_of_training_is_worked_out(
     assert training.state.log_history[-1]["sparsity"] == pytest.approx(0.9)
 
 
-class Killed(Exception):
+class KilledError(Exception):
     pass
 
 
@@ -101,7 +101,7 @@ class KillAt(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         if state.global_step == self.step:
-            raise Killed
+            raise KilledError
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
@@ -111,7 +111,7 @@ def test_a_killed_training_is_resumed_bit_for_bit(tmp_path: Path, method: str, e
     prune = Prune(method, sparsity=0.9)
     whole = trainer(tmp_path / "a", prune, **saving)
     whole.train()
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         trainer(tmp_path / "b", Prune(method, sparsity=0.9), KillAt(14), **saving).train()
     folder, out = tmp_path / "b" / "checkpoint-12", tmp_path / "b"
     assert (folder / "flipout.pt").is_file()
@@ -173,9 +173,7 @@ class Scores(TrainerCallback):
 
 @pytest.mark.parametrize("hold_back", [True, False])
 @pytest.mark.parametrize("method", ["magnitude", "deep-r"])
-def test_best_models_and_early_stopping_wait_for_the_last_pruning(
-    tmp_path: Path, method: str, hold_back: bool
-) -> None:
+def test_best_models_and_early_stopping_wait_for_the_last_pruning(tmp_path: Path, method: str, hold_back: bool) -> None:
     prune = Prune(method, sparsity=0.9, hold_back=hold_back)
     training = trainer(
         tmp_path,
@@ -216,7 +214,7 @@ def test_what_is_held_back_survives_a_resume(tmp_path: Path) -> None:
         "metric_for_best_model": "score",
         "greater_is_better": False,
     }
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         trainer(tmp_path, Scores(), Prune("magnitude", sparsity=0.9), KillAt(60), **options).train()
     resumed = trainer(tmp_path, Scores(), Prune("magnitude", sparsity=0.9), **options)
     resumed.train(resume_from_checkpoint=True)
@@ -226,9 +224,9 @@ def test_what_is_held_back_survives_a_resume(tmp_path: Path) -> None:
 
 def test_the_sparsity_reaches_every_reporter(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
     import os
+
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     os.environ["TENSORBOARD_LOGGING_DIR"] = str(tmp_path / "log")
     try:

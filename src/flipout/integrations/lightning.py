@@ -1,9 +1,9 @@
 """Prune a LightningModule while a Lightning Trainer trains it.
 
-    from flipout.integrations.lightning import Prune
+from flipout.integrations.lightning import Prune
 
-    trainer = lightning.Trainer(max_epochs=40, callbacks=[Prune("flipout", sparsity=0.99)])
-    trainer.fit(module)
+trainer = lightning.Trainer(max_epochs=40, callbacks=[Prune("flipout", sparsity=0.99)])
+trainer.fit(module)
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from .. import Method, Pruner
 from .lightning_callbacks import begin_comparison, mask_averages, moved_before_checkpoints
@@ -79,7 +78,7 @@ class LightningPrune(Callback):
 
     @property
     def state_key(self) -> str:
-        return self._generate_state_key(callback="flipout.Prune", log=self._log)
+        return f"flipout.Prune({self._log})"
 
     def state_dict(self) -> dict[str, Any]:
         return self._session.state()
@@ -93,7 +92,7 @@ class LightningPrune(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
             self._max_epochs = trainer.max_epochs  # StochasticWeightAveraging adds an epoch later
-            trainer.callbacks = moved_before_checkpoints(self, trainer.callbacks)  # type: ignore[attr-defined]
+            trainer.callbacks = moved_before_checkpoints(self, trainer.callbacks)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         options = self._session.recipe.options

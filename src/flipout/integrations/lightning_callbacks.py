@@ -35,7 +35,7 @@ def begin_comparison(trainer: Trainer, *, released: bool, forget: bool = True) -
     Called after every batch until the last pruning is done, this holds them back: nothing is worse than before, so
     training does not stop, and the newest checkpoint is the best.
     """
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+    for callback in trainer.callbacks:
         if isinstance(callback, EarlyStopping):
             _hold_stopping_threshold(callback, released)
             if forget:
@@ -72,7 +72,7 @@ def _forget_scores(callback: ModelCheckpoint) -> None:
 
 def mask_averages(trainer: Trainer, pruner: Pruner) -> None:
     """Zero the pruned weights in the averages that other callbacks keep."""
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+    for callback in trainer.callbacks:
         if isinstance(callback, (StochasticWeightAveraging, WeightAveraging)):
             average = callback._average_model
             if isinstance(average, nn.Module):

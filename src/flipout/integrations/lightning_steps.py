@@ -34,14 +34,14 @@ def training_steps(trainer: Trainer, module: LightningModule, max_epochs: int | 
             "this training has no fixed length, so the pruning cannot be planned: set max_steps of the Trainer (or "
             "max_epochs, if the training data has a length), or give Prune(..., steps=...)"
         )
-    return min(limits)
+    return int(min(limits))
 
 
 def _accumulated(trainer: Trainer, epoch: int) -> int:
     """The number of batches that an optimizer step of an epoch takes."""
     from lightning.pytorch.callbacks import GradientAccumulationScheduler
 
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+    for callback in trainer.callbacks:
         if isinstance(callback, GradientAccumulationScheduler):
-            return callback.get_accumulate_grad_batches(epoch)
-    return trainer.accumulate_grad_batches
+            return int(callback.get_accumulate_grad_batches(epoch))
+    return int(trainer.accumulate_grad_batches)

@@ -19,7 +19,9 @@ class PrunerRecipe:
 
     def __init__(self, method: str | type[Pruner] | Method, steps: int | None, options: dict[str, Any]) -> None:
         if steps is not None and (not isinstance(steps, int) or isinstance(steps, bool) or steps < 1):
-            raise ValueError(f"steps is {steps!r}; give the number of optimizer steps of the whole training, at least 1")
+            raise ValueError(
+                f"steps is {steps!r}; give the number of optimizer steps of the whole training, at least 1"
+            )
         self.record, self.steps, self.options = _record_of(method), steps, options
         if self.record.cls is not Pruner:
             self._check_options()

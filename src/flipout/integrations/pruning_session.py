@@ -1,4 +1,4 @@
-"""The life of a pruner under a trainer: attached when training starts, saved with its checkpoints, restored, detached."""
+"""The life of a pruner under a trainer: attached when training starts, saved with checkpoints, restored, detached."""
 
 from __future__ import annotations
 
@@ -111,8 +111,9 @@ def _compare(length: int, planned: int, steps: int) -> None:
     if length == planned:
         return
     effect = (
-        "the zeros are kept after its end" if length > planned else "if training ends before its last pruning, the "
-        "network does not reach the sparsity"
+        "the zeros are kept after its end"
+        if length > planned
+        else "if training ends before its last pruning, the network does not reach the sparsity"
     )
     warnings.warn(
         f"training now ends at step {length:,}, but it was planned to end at step {planned:,} when pruning started. "

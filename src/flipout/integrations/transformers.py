@@ -1,9 +1,9 @@
 """Prune a model while a Hugging Face Trainer trains it.
 
-    from flipout.integrations.transformers import Prune
+from flipout.integrations.transformers import Prune
 
-    trainer = transformers.Trainer(model, args, train_dataset=data, callbacks=[Prune("flipout", sparsity=0.9)])
-    trainer.train()
+trainer = transformers.Trainer(model, args, train_dataset=data, callbacks=[Prune("flipout", sparsity=0.9)])
+trainer.train()
 """
 
 from __future__ import annotations
@@ -94,15 +94,15 @@ class TransformersPrune(TrainerCallback):
             folders = (self._resume_from, Path(resumed) if resumed else None)
             self._load(state, (*folders, checkpoint_folder(args.output_dir, state.global_step)))
         self._session.start(model, optimizer, lambda: int(state.max_steps), state.global_step)
-        files = {self._file, *state.stateful_callbacks.get(MARK, {}).get("files", ())}  # type: ignore[union-attr]
-        state.stateful_callbacks[MARK] = {"args": {}, "attributes": {}, "files": sorted(files)}  # type: ignore[index]
+        files = {self._file, *state.stateful_callbacks.get(MARK, {}).get("files", ())}
+        state.stateful_callbacks[MARK] = {"args": {}, "attributes": {}, "files": sorted(files)}
 
     def _load(self, state: TrainerState, folders: tuple[Path | None, ...]) -> None:
         """Load the state of the checkpoint that training resumes from, if it was saved with this callback."""
         path = find_state(folders, self._file)
         if path is not None:
             self._session.load(read_state(path))
-        elif self._file in state.stateful_callbacks.get(MARK, {}).get("files", ()):  # type: ignore[union-attr]
+        elif self._file in state.stateful_callbacks.get(MARK, {}).get("files", ()):
             searched = ", ".join(str(folder) for folder in dict.fromkeys(folders) if folder)
             raise ValueError(
                 f"the checkpoint of step {state.global_step} was saved with pruning, but the state of the pruner, "
