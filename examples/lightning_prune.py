@@ -31,7 +31,12 @@ class Digits(lightning.LightningModule):
 
 
 def trainer(prune: Prune, epochs: int) -> lightning.Trainer:
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+    quiet = {
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "enable_checkpointing": False,
+    }
     return lightning.Trainer(max_epochs=epochs, accelerator="cpu", callbacks=[prune], **quiet)
 
 

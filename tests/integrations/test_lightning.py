@@ -183,7 +183,7 @@ def test_any_method_by_name_or_class_with_options(tmp_path: Path) -> None:
         trainer(tmp_path, prune, max_epochs=1).fit(module, loader())
         assert prune.pruner is not None
         assert prune.pruner.nonzero == 24
-        assert int(torch.count_nonzero(module.net[0].weight)) <= 24
+        assert int(torch.count_nonzero(module.get_parameter("net.0.weight"))) <= 24
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,7 @@ class Manual(Module):
         super().__init__()
         self.automatic_optimization = False
 
-    def training_step(self, batch: Any, index: int) -> None:
+    def training_step(self, batch: Any, index: int) -> None:  # type: ignore[override]
         x, y = batch
         first, second = self.optimizers()
         self.manual_backward(nn.functional.cross_entropy(self(x), y))

@@ -54,7 +54,7 @@ def zeros(model: nn.Module) -> int:
     return sum(int((p == 0).sum()) for p in model.parameters() if p.ndim > 1)
 
 
-def trainer(folder: Path, *callbacks: TrainerCallback, model: nn.Module | None = None, **options: Any) -> Trainer:
+def trainer(folder: Path, *callbacks: TrainerCallback, **options: Any) -> Trainer:
     settings = {
         "output_dir": str(folder),
         "num_train_epochs": 5,
@@ -68,9 +68,7 @@ def trainer(folder: Path, *callbacks: TrainerCallback, model: nn.Module | None =
         **options,
     }
     arguments = TrainingArguments(**settings)
-    return Trainer(
-        model or Classifier(), arguments, train_dataset=ROWS, eval_dataset=ROWS[:16], callbacks=list(callbacks)
-    )
+    return Trainer(Classifier(), arguments, train_dataset=ROWS, eval_dataset=ROWS[:16], callbacks=list(callbacks))
 
 
 @pytest.mark.parametrize(
