@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
-warnings.simplefilter("ignore")
 
 import lightning.pytorch as pl
 import torch

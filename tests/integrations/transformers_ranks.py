@@ -1,16 +1,14 @@
-"""A training with the Hugging Face Trainer. Run as a script, by torchrun: folder, step to be killed at, resume or not."""
+"""A training with the Hugging Face Trainer. Run as a script: folder, step to be killed at, "resume" or "start"."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
-warnings.simplefilter("ignore")
 
 import torch
 from transformers import TrainerCallback

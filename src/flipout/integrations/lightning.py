@@ -13,16 +13,17 @@ from typing import Any
 import torch
 
 from .. import Method, Pruner
-from .lightning_callbacks import begin_comparison, mask_averages, moved_before_checkpoints
 from .lightning_steps import training_steps
 from .missing_packages import missing_package
 from .optimizer_choice import choose_optimizer
-from .pruner_building import PrunerRecipe, add_penalty
+from .pruner_building import PrunerRecipe, add_penalty, refuse_scaled_penalty
 from .pruning_session import PruningSession
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
-except ImportError as error:
+
+    from .lightning_callbacks import begin_comparison, mask_averages, moved_before_checkpoints
+except ModuleNotFoundError as error:
     raise missing_package("lightning", "lightning") from error
 
 __all__ = ["Prune"]
@@ -99,6 +100,7 @@ class LightningPrune(Callback):
         optimizer, further = choose_optimizer(
             pl_module, trainer.optimizers, self._optimizer, options.get("include"), options.get("exclude")
         )
+        refuse_scaled_penalty(self._session.recipe, getattr(trainer.precision_plugin, "scaler", None))
         self._session.start(
             pl_module,
             optimizer,

@@ -67,6 +67,15 @@ def _record_of(method: str | type[Pruner] | Method) -> Method:
     raise TypeError(f"method is {method!r}; give the name of a method, such as 'flipout', or a subclass of Pruner")
 
 
+def refuse_scaled_penalty(recipe: PrunerRecipe, scaler: Any) -> None:
+    """Refuse a penalty next to a gradient scaler: whether gradients are still scaled depends on the optimizer."""
+    if recipe.record.needs.penalty and scaler is not None:
+        raise ValueError(
+            f"{recipe.record.name} adds a penalty to the loss, which this callback does not do under a gradient "
+            "scaler: train in bfloat16 or float32, or write a loop of your own that adds pruner.penalty() to the loss"
+        )
+
+
 def add_penalty(pruner: Pruner) -> None:
     """Add the gradient of the method's penalty, if it has one, to the gradients of a step.
 

@@ -19,12 +19,12 @@ from .. import Method, Pruner
 from .calling_trainer import calling_trainer
 from .checkpoint_files import checkpoint_folder, find_state, read_state, write_state
 from .missing_packages import missing_package
-from .pruner_building import PrunerRecipe, add_penalty
+from .pruner_building import PrunerRecipe, add_penalty, refuse_scaled_penalty
 from .pruning_session import PruningSession
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-except ImportError as error:
+except ModuleNotFoundError as error:
     raise missing_package("transformers", "transformers") from error
 
 __all__ = ["Prune"]
@@ -90,6 +90,7 @@ class TransformersPrune(TrainerCallback):
         if trainer is not None:  # a new list, because the Trainer is iterating over the old one
             handler = trainer.callback_handler
             handler.callbacks = [self, *(other for other in handler.callbacks if other is not self)]
+            refuse_scaled_penalty(self._session.recipe, getattr(trainer.accelerator, "scaler", None))
         if state.global_step:
             folders = (self._resume_from, Path(resumed) if resumed else None)
             self._load(state, (*folders, checkpoint_folder(args.output_dir, state.global_step)))
