@@ -1,7 +1,7 @@
 # Every target sets up what it needs in .venv. To use another interpreter: make test PYTHON=python3.12
 PYTHON ?= python3
 BIN := .venv/bin
-EXTRAS := lab,export,ray,docs,dev
+EXTRAS := lab,export,ray,lightning,transformers,accelerate,mlflow,wandb,docs,dev
 INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: help demo test test-slow attack lint format docs wheel bench bench-export results results-page clean

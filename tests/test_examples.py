@@ -12,18 +12,40 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 EXPECTED = {
+    "accelerate_prune.py": "370 of 7,400 weights kept",
     "aim_test.py": "over-shoots",
     "corrections.py": "divided by flips, as printed",
     "hoyer_square.py": "740 of 7,400 weights kept",
+    "lightning_prune.py": "identical to the last bit: True",
+    "lora_prune.py": "740 of 7,400 weights kept",
     "own_criterion.py": "740 of 7,400 weights kept",
     "quickstart.py": "2,510 of 50,200",
     "rigl.py": "370 of 7,400 weights kept",
     "resume.py": "identical to the last bit: True",
     "snip.py": "370 of 7,400 weights kept",
+    "transformers_prune.py": "identical to the last bit: True",
 }
+FRAMEWORKS = {
+    "accelerate_prune.py": "accelerate",
+    "lightning_prune.py": "lightning",
+    "lora_prune.py": "peft",
+    "transformers_prune.py": "transformers",
+}
+"""Examples that need a package, which may write to stderr. Importing one takes seconds: they are slow tests."""
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "examples").glob("*.py")))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(FRAMEWORKS))
+def test_example_with_a_framework(name: str) -> None:
+    pytest.importorskip(FRAMEWORKS[name])
+    done = subprocess.run([sys.executable, str(ROOT / "examples" / name)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert EXPECTED[name] in done.stdout
+
+
+@pytest.mark.parametrize(
+    "name", sorted(path.name for path in (ROOT / "examples").glob("*.py") if path.name not in FRAMEWORKS)
+)
 def test_example(name: str) -> None:
     arguments = {
         "quickstart.py": ["--epochs", "4"],

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -61,6 +63,15 @@ def test_the_core_knows_nothing_of_export_and_the_lab() -> None:
             assert "export" not in rooms(path), path
         if room not in ("methods", "export"):
             assert "methods" not in rooms(path), path
+        if room != "integrations":
+            assert "integrations" not in rooms(path), path
+
+
+def test_importing_the_package_imports_no_framework() -> None:
+    frameworks = {"lightning", "transformers", "accelerate", "peft", "mlflow", "wandb"}
+    code = f"import sys, flipout, flipout.layers; print(*sorted({frameworks} & set(sys.modules)))"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert printed.stdout.split() == []
 
 
 def test_the_rooms_of_the_core_are_layered() -> None:

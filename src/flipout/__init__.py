@@ -32,6 +32,8 @@ from .runtime.noise import GradientNoise
 from .schedules import Constant, Cubic, Geometric, OneShot, Schedule
 from .statistics import Statistic
 from .warnings import (
+    ChangedLengthWarning,
+    CoverageWarning,
     DeadFirstWarning,
     DeadLayerWarning,
     DivergenceWarning,
@@ -50,7 +52,9 @@ __all__ = [
     "METHODS",
     "SNIP",
     "AimTest",
+    "ChangedLengthWarning",
     "Constant",
+    "CoverageWarning",
     "Cubic",
     "DeadFirstWarning",
     "DeadLayerWarning",

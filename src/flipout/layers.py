@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
-from torch.nn.modules.conv import _ConvNd
 from torch.optim.swa_utils import AveragedModel
 
 from .hidden_values import HiddenValues
+from .layer_kinds import adapter_paths, is_adapter, is_weight, refusal
 from .numerics import zero_pruned
 from .selection.host_numbers import counts
 from .statistics import Statistic
@@ -78,28 +78,59 @@ def count_layers(layers: Sequence[Layer]) -> None:
 
 
 def find_layers(
-    model: nn.Module, optimizer: torch.optim.Optimizer, include: Patterns | None, exclude: Patterns | None
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    include: Patterns | None,
+    exclude: Patterns | None,
+    *,
+    adapters: bool = False,
 ) -> list[Layer]:
     """The weights to prune, each once however often it is tied, in the order of `model.named_parameters()`.
 
-    By default the `weight` of every Linear and convolution module that is trained. `include` selects other ones
-    instead: the matrices and kernels it matches, and vectors (biases, norms) only by their full name or if it matches
-    nothing else. `exclude` leaves weights out. A shared weight matches by each of its names.
+    By default the `weight` of every Linear and convolution module that is trained, and of Hugging Face's Conv1D, but
+    those of LoRA adapters only with `adapters`. `include` selects other ones instead: the matrices and kernels it
+    matches, and vectors (biases, norms) only by their full name or if it matches nothing else. `exclude` leaves weights
+    out. A shared weight matches by each of its names.
     """
-    every = list(_candidates(model))
-    wanted = [c for c in every if c.usual] if include is None else _included(every, _read(include, "include"))
-    unwanted = {c.number for c in _matching(every, [] if exclude is None else _read(exclude, "exclude"), "exclude")}
+    trained = _trained(model, include, exclude, adapters)
+    _check(trained, optimizer)
+    return [Layer(c.names[0], c.modules[0], c.weight, c.number) for c in trained]
+
+
+def select_weights(
+    model: nn.Module, include: Patterns | None, exclude: Patterns | None
+) -> list[tuple[str, nn.Parameter]]:
+    """The names and parameters that `find_layers` selects, whichever optimizer holds them."""
+    return [(c.names[0], c.weight) for c in _trained(model, include, exclude)]
+
+
+def _trained(
+    model: nn.Module, include: Patterns | None, exclude: Patterns | None, adapters: bool = False
+) -> list[Candidate]:
+    every = list(candidates(model))
+    usual = [c for c in every if c.usual and (adapters or not c.adapter)]
+    wanted = usual if include is None else _included(every, _read(include, "include"))
+    unwanted = excluded_numbers(every, exclude)
     chosen = [c for c in wanted if c.number not in unwanted]
     trained = [c for c in chosen if c.weight.requires_grad]
+    for c in every:
+        if include is None and c.refusal and c.weight.requires_grad and c.number not in unwanted:
+            raise ValueError(c.refusal)
     if not sum(c.weight.numel() for c in trained):
         frozen = f" ({len(chosen)} matched, but are frozen or of size zero)" if chosen else ""
         excluded = ", without those that exclude= matches" if wanted and not chosen else ""
+        left = any(c.usual and c.adapter and c.weight.requires_grad for c in every) and include is None
+        lora = ". Adapters (LoRA) are left alone: to prune the network below them, make its weights trainable"
         raise ValueError(
             f"there is nothing to prune in {type(unwrapped(model)).__name__}{frozen}: by default the trained weights "
-            f"of Linear and convolution modules are pruned{excluded}; select others with include="
+            f"of Linear and convolution modules are pruned{excluded}; select others with include={lora if left else ''}"
         )
-    _check(trained, optimizer)
-    return [Layer(c.names[0], c.modules[0], c.weight, c.number) for c in trained]
+    return trained
+
+
+def excluded_numbers(every: list[Candidate], exclude: Patterns | None) -> set[int]:
+    """The numbers of the parameters that `exclude` matches."""
+    return {c.number for c in _matching(every, [] if exclude is None else _read(exclude, "exclude"), "exclude")}
 
 
 def named_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -109,29 +140,36 @@ def named_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     return {plain_name(name): tensor for name, tensor in tensors}
 
 
-class _Candidate(NamedTuple):
-    """A parameter: its names, the modules that hold it, its number in the model, whether it is pruned by default."""
+class Candidate(NamedTuple):
+    """A parameter: its names, the modules that hold it, its number in the model, and what it is.
+
+    A usual one is pruned by default, unless it belongs to an adapter. `refusal` says why one that looks like a weight
+    cannot be pruned.
+    """
 
     names: list[str]
     modules: list[nn.Module]
     weight: nn.Parameter
     number: int
     usual: bool
+    adapter: bool
+    refusal: str | None
 
 
-def _candidates(model: nn.Module) -> Iterator[_Candidate]:
-    """Every parameter once. It is pruned by default only if every module that holds it is Linear or a convolution."""
+def candidates(model: nn.Module) -> Iterator[Candidate]:
+    """Every parameter once. It is usual only if every module that holds it is linear or a convolution."""
     inner = unwrapped(model)
     # The module inside a compiled one follows it under the same name and replaces it.
     modules = {plain_name(f"{name}.")[:-1]: module for name, module in inner.named_modules(remove_duplicate=False)}
     names: dict[nn.Parameter, list[str]] = {}
     for name, parameter in inner.named_parameters(remove_duplicate=False):
         names.setdefault(parameter, []).append(plain_name(name))
+    added = adapter_paths(modules)
     for number, (parameter, own) in enumerate(names.items()):
         holders = [modules[name.rpartition(".")[0]] for name in own]
-        usual = all(isinstance(holder, (nn.Linear, _ConvNd)) for holder in holders)
-        usual = usual and all(name.rpartition(".")[2] == "weight" for name in own)
-        yield _Candidate(own, holders, parameter, number, usual)
+        usual = all(is_weight(name, holder, modules) for name, holder in zip(own, holders, strict=True))
+        adapter = any(is_adapter(name, added) for name in own)
+        yield Candidate(own, holders, parameter, number, usual, adapter, refusal(own[0], holders[0], modules))
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
@@ -168,13 +206,13 @@ def _read(patterns: Patterns, argument: str) -> Predicate | list[str]:
     return listed
 
 
-def _included(every: list[_Candidate], include: Predicate | list[str]) -> list[_Candidate]:
+def _included(every: list[Candidate], include: Predicate | list[str]) -> list[Candidate]:
     matched = _matching(every, include, "include")
     exact = set() if callable(include) else set(include)
     return [c for c in matched if c.weight.ndim > 1 or not exact.isdisjoint(c.names)] or matched
 
 
-def _matching(every: list[_Candidate], patterns: Predicate | list[str], argument: str) -> list[_Candidate]:
+def _matching(every: list[Candidate], patterns: Predicate | list[str], argument: str) -> list[Candidate]:
     if callable(patterns):
         return [c for c in every if any(map(patterns, c.names, c.modules, [c.weight] * len(c.names)))]
     for pattern in patterns:
@@ -185,7 +223,7 @@ def _matching(every: list[_Candidate], patterns: Predicate | list[str], argument
     return [c for c in every if any(_matches(c, pattern) for pattern in patterns)]
 
 
-def _matches(candidate: _Candidate, pattern: str) -> bool:
+def _matches(candidate: Candidate, pattern: str) -> bool:
     """Whether a pattern matches a parameter, or a module that holds it at any depth."""
     return any(fnmatchcase(name[:end], pattern) for name in candidate.names for end in _ends(name))
 
@@ -200,7 +238,7 @@ def refuse_inference_mode() -> None:
         raise RuntimeError("a pruner cannot be attached under torch.inference_mode(); attach it outside of it")
 
 
-def _check(trained: list[_Candidate], optimizer: torch.optim.Optimizer) -> None:
+def _check(trained: list[Candidate], optimizer: torch.optim.Optimizer) -> None:
     if sharded := [c.names[0] for c in trained if is_sharded(c.weight)]:
         raise ValueError(
             f"{', '.join(sharded)} is a DTensor (FSDP2, tensor parallel), which is not supported yet: attach the "

@@ -14,6 +14,7 @@ from .dead_weights import DeadWeights
 from .events import Event, Progress, Selection, warn_of_dead_layer
 from .first_step import FirstStep
 from .graph.live_paths import effective_weights
+from .layer_coverage import Coverage, coverage_of, warn_of_low_coverage
 from .layers import Layer, Patterns, find_layers, named_tensors, refuse_inference_mode
 from .lost_zeros import BETWEEN_STEPS, complaint, count_lost_zeros, warn_at_the_end, warn_of_lost_zeros
 from .pruner_copy import REFUSAL, copy_together
@@ -83,6 +84,9 @@ class Pruner(PruningEvent):
     tracks: ClassVar[tuple[str, ...]] = ()
     """Statistics that a method needs beyond those that its criterion asks for."""
 
+    covers_adapters: ClassVar[bool] = False
+    """Whether the weights of LoRA adapters are among those that are covered by default."""
+
     check_ranks: bool = True
     """Whether data-parallel ranks are compared before each pruning. Set it to False on the class or on a pruner if the
     ranks train different networks."""
@@ -118,7 +122,8 @@ class Pruner(PruningEvent):
             raise TypeError(f"schedule is {schedule!r}; give a schedule, such as flipout.Geometric(0.99, steps)")
         if self.noise is not None:
             warn_of_divergence(self.noise, optimizer, schedule.steps)
-        self.layers = find_layers(model, optimizer, include, exclude)
+        self.layers = find_layers(model, optimizer, include, exclude, adapters=self.covers_adapters)
+        warn_of_low_coverage(model, self.layers, include, exclude)
         attachments.refuse_second(self.layers)
         self.events: list[Event] = []
         self._dead: set[str] = set()
@@ -185,6 +190,10 @@ class Pruner(PruningEvent):
     def statistics(self) -> dict[str, dict[str, Tensor]]:
         """The values of the statistics: `statistics["flips"]["fc1.weight"]`."""
         return {key: {layer.name: self.value(layer, key) for layer in self.layers} for key in self.tracked}
+
+    def coverage(self) -> Coverage:
+        """How much of the model this pruner covers, and what it leaves out. Print it."""
+        return coverage_of(self.model, self.layers)
 
     def plan(self) -> Plan:
         """Every pruning: the step, the sparsity and the weights kept."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
+from .layer_kinds import is_transposed
 from .layers import Layer
 from .schedules import Pruning
 from .text_table import table
@@ -32,7 +33,8 @@ class LayerSummary:
     """One weight tensor after pruning.
 
     The channel counts are None for a tensor without channels, such as a bias. `effective` is the number of weights on a
-    live path from input to output, or None if no example input was given.
+    live path from input to output, or None if no example input was given. A `transposed` matrix is stored as inputs x
+    outputs, as in Hugging Face's Conv1D.
     """
 
     name: str
@@ -44,6 +46,7 @@ class LayerSummary:
     dead_outputs: int | None
     outputs: int | None
     effective: int | None = None
+    transposed: bool = False
 
     @property
     def sparsity(self) -> float:
@@ -85,7 +88,7 @@ class Summary:
         rows = [
             (
                 layer.name,
-                " x ".join(map(str, layer.shape)),
+                " x ".join(map(str, layer.shape)) + (" (in x out)" if layer.transposed else ""),
                 *cells(layer, f"{layer.sparsity:.2%}"),
                 share(layer.dead_inputs, layer.inputs),
                 share(layer.dead_outputs, layer.outputs),
@@ -101,13 +104,14 @@ def summarize(layer: Layer, effective: int | None = None) -> LayerSummary:
     """Count the weights that a layer keeps, and its channels that no kept weight reads or writes."""
     mask = layer.mask
     inputs = outputs = dead_inputs = dead_outputs = None
-    if mask.ndim > 1 and mask.numel() and not isinstance(layer.module, nn.Embedding):
+    convolution, transposed = isinstance(layer.module, _ConvNd), is_transposed(layer.module)
+    if mask.numel() and (convolution or (mask.ndim == 2 and not isinstance(layer.module, nn.Embedding))):
         groups = layer.module.groups if isinstance(layer.module, _ConvNd) else 1
         alive = mask.reshape(groups, mask.shape[0] // groups, mask.shape[1], -1).any(-1)
-        if isinstance(layer.module, _ConvTransposeNd):  # stored with the input channels first
+        if transposed or isinstance(layer.module, _ConvTransposeNd):  # stored with the input channels first
             alive = alive.transpose(1, 2)
         reached, read = alive.any(2), alive.any(1)
         outputs, dead_outputs = reached.numel(), int((~reached).sum())
         inputs, dead_inputs = read.numel(), int((~read).sum())
     channels = (dead_inputs, inputs, dead_outputs, outputs)
-    return LayerSummary(layer.name, tuple(mask.shape), mask.numel(), layer.kept, *channels, effective)
+    return LayerSummary(layer.name, tuple(mask.shape), mask.numel(), layer.kept, *channels, effective, transposed)

@@ -37,3 +37,11 @@ class StaleMasksWarning(UserWarning):
 
 class KeepZerosWarning(UserWarning):
     """`KeepZeros` leaves some tensors alone, because their zeros are initial values."""
+
+
+class CoverageWarning(UserWarning):
+    """A pruner covers less than half of the matrix weights of a model."""
+
+
+class ChangedLengthWarning(UserWarning):
+    """A training is resumed with another number of steps than pruning was planned for."""

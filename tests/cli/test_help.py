@@ -51,7 +51,7 @@ def test_every_setting_and_option_is_there(
     assert found == {
         *map(flag, fields()),
         *map(flag, options),
-        *("--recipe", "--help", "--out", "--tensorboard", "--quiet"),
+        *("--recipe", "--help", "--out", "--tensorboard", "--mlflow", "--wandb", "--quiet"),
     }
     assert ("This method only" in said) == any(option.own for option in options.values())
     assert max(map(len, said.splitlines())) <= width

@@ -18,7 +18,7 @@ from ..lab.runs import display
 from ..lab.runs.progress_view import view_for
 from ..lab.runs.pruning import attach
 from ..lab.runs.run_folder import read_settings
-from ..lab.runs.trackers import TensorBoard
+from ..lab.runs.trackers import MLflow, TensorBoard, Tracker, WeightsAndBiases
 from ..lab.runs.training import StoppedError, evaluate, make_optimizer
 from .application import Folder, app, command_line, console, errors
 from .settings_options import settings_command
@@ -41,6 +41,18 @@ def train(
             "--tensorboard", help="also write event files for TensorBoard", metavar="", rich_help_panel="Output"
         ),
     ] = False,
+    mlflow: Annotated[
+        bool,
+        typer.Option(
+            "--mlflow", help="also log to MLflow, to files of the run by default", metavar="", rich_help_panel="Output"
+        ),
+    ] = False,
+    wandb: Annotated[
+        bool,
+        typer.Option(
+            "--wandb", help="also log to Weights & Biases, offline by default", metavar="", rich_help_panel="Output"
+        ),
+    ] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", help="print nothing but errors", metavar="", rich_help_panel="Output")
     ] = False,
@@ -48,9 +60,10 @@ def train(
     """Train and prune a network. Run the command again to continue an interrupted run."""
     folder = out or Path("runs") / settings.folder_name()
     finished = (folder / "result.json").exists()
+    asked: list[tuple[bool, type[Tracker]]] = [(tensorboard, TensorBoard), (mlflow, MLflow), (wandb, WeightsAndBiases)]
     try:
         with view_for(console, quiet) as view:
-            result = lab.train(settings, folder, view=view, trackers=[TensorBoard()] if tensorboard else [])
+            result = lab.train(settings, folder, view=view, trackers=[kind() for wanted, kind in asked if wanted])
     except StoppedError as stopped:
         resume = f"{stopped}. To continue, run the same command again:\n  {command_line()}"
         errors.print(resume, soft_wrap=True, markup=False)

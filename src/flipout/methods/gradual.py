@@ -269,6 +269,8 @@ class KeepZeros(Dense):
         pruner = flipout.KeepZeros(model, optimizer)
     """
 
+    covers_adapters = True
+
     def __init__(
         self,
         model: nn.Module,

@@ -31,7 +31,7 @@ from .method_options import (
     read_text,
 )
 
-RESERVED = frozenset({"help", "name", "out", "quiet", "recipe", "tensorboard", "variants"})
+RESERVED = frozenset({"help", "mlflow", "name", "out", "quiet", "recipe", "tensorboard", "variants", "wandb"})
 """Keys of grids and options of commands that are not settings."""
 
 LONGEST = 10**9

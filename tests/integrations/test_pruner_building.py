@@ -1,0 +1,82 @@
+"""What the callbacks share, without any framework."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import flipout
+from flipout.integrations.checkpoint_files import checkpoint_folder, read_state, write_state
+from flipout.integrations.pruner_building import PrunerRecipe, add_penalty, refuse_scaled_penalty
+from flipout.integrations.pruning_session import PruningSession
+from tests.helpers import batches, cross_entropy, mlp, sgd
+
+
+@pytest.mark.parametrize("package", ["lightning", "transformers"])
+def test_a_missing_package_names_the_extra(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, package, None)
+    for name in (package, "lightning_callbacks"):
+        monkeypatch.delitem(sys.modules, f"flipout.integrations.{name}", raising=False)
+    with pytest.raises(ImportError, match=rf"needs the package {package}.*pip install 'flipout\[{package}\]'"):
+        importlib.import_module(f"flipout.integrations.{package}")
+
+
+def test_a_penalty_counts_once_a_step() -> None:
+    """As if it were part of the loss, however many batches a step accumulates."""
+    gradients = []
+    for added in (True, False):
+        model = mlp()
+        pruner: Any = flipout.HoyerSquare(model, sgd(model), sparsity=0.9, steps=20, lambda_=0.1)
+        for x, y in batches(4):
+            (cross_entropy(model(x), y) / 4).backward()
+        if added:
+            add_penalty(pruner)
+        else:
+            pruner.penalty().backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    assert all(torch.allclose(a, b) for a, b in zip(*gradients, strict=True))
+
+
+def test_a_penalty_under_a_gradient_scaler_is_refused() -> None:
+    scaler = torch.amp.GradScaler("cpu")
+    refuse_scaled_penalty(PrunerRecipe("flipout", None, {"sparsity": 0.9}), scaler)
+    refuse_scaled_penalty(PrunerRecipe("hoyer-square", None, {}), None)
+    with pytest.raises(ValueError, match=r"hoyer-square adds a penalty.*under a gradient scaler"):
+        refuse_scaled_penalty(PrunerRecipe("hoyer-square", None, {}), scaler)
+
+
+def test_a_session_that_cannot_load_its_state_leaves_the_model_free() -> None:
+    session = PruningSession(PrunerRecipe("flipout", None, {"sparsity": 0.9}))
+    session.load({"steps": 20, "total": 20, "released": False, "pruner": {}})
+    model = mlp()
+    with pytest.raises(ValueError, match="not the state of a pruner"):
+        session.start(model, sgd(model), lambda: 20, 0)
+    flipout.FlipOut(model, sgd(model), sparsity=0.9, steps=10)
+
+
+@pytest.mark.parametrize("state", [{"a": 1}, {"steps": "many", "total": 1}])
+def test_a_state_of_something_else_is_refused(state: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="not the state of a Prune callback"):
+        PruningSession(PrunerRecipe("flipout", None, {"sparsity": 0.9})).load(state)
+
+
+def test_files_in_checkpoint_folders(tmp_path: Any) -> None:
+    trial = tmp_path / "run-0" / "checkpoint-7"
+    trial.mkdir(parents=True)
+    assert checkpoint_folder(tmp_path, 7) == trial
+    assert checkpoint_folder(tmp_path, 8) == tmp_path / "checkpoint-8"
+    write_state(trial / "flipout.pt", {"steps": 1, "mask": torch.ones(2)})
+    assert read_state(trial / "flipout.pt")["steps"] == 1
+    torch.save([1], trial / "flipout.pt")
+    with pytest.raises(ValueError, match="is not the state of a Prune callback, but a list"):
+        read_state(trial / "flipout.pt")
+    torch.save(nn.Linear(1, 1), trial / "flipout.pt")  # nothing is unpickled
+    with pytest.raises(ValueError, match="cannot be read"):
+        read_state(trial / "flipout.pt")
