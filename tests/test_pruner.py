@@ -185,7 +185,9 @@ def test_a_high_power_ranks_as_it_should() -> None:
     for p in (2.0, 60.0):
         model = mlp()
         schedule = flipout.OneShot(0.5, 4, at=0)
-        masks.append(flipout.PaperFlipOut(model, sgd(model), sparsity=0.5, steps=4, p=p, noise=0, schedule=schedule).masks)
+        masks.append(
+            flipout.PaperFlipOut(model, sgd(model), sparsity=0.5, steps=4, p=p, noise=0, schedule=schedule).masks
+        )
     assert all(torch.equal(masks[0][name], masks[1][name]) for name in masks[0])
 
 

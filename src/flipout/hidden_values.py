@@ -16,8 +16,9 @@ from torch import Tensor
 
 from .numerics import masked, wide
 
-BELOW = 0.999
-"""The threshold of a layer lies just below its smallest kept weight, so that no kept weight is exactly 0."""
+BELOW, ABOVE = 0.999, 1.05
+"""The threshold of a layer lies just below its smallest kept weight, so that no kept weight is exactly 0. Its ceiling
+lies just above its largest pruned weight."""
 
 
 @dataclass(eq=False)
@@ -27,20 +28,29 @@ class HiddenValues:
     Args:
         values: for each weight that is 0 in the model its hidden value, and 0 for the others.
         threshold: the threshold `t` that kept weights are shrunk towards; a tensor without dimensions, 0 for none.
+        ceiling: the largest size that the hidden value of a pruned weight can grow to before the masks are chosen
+            again; a tensor without dimensions.
         awake: whether the weight itself holds the hidden values at the moment, inside of a step.
     """
 
     values: Tensor
     threshold: Tensor
+    ceiling: Tensor
     awake: bool = False
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """What `wake` and `hide` take after the weight and the mask."""
+        return self.values, self.threshold, self.ceiling
 
 
 def no_hidden_values(weight: Tensor) -> HiddenValues:
     """The hidden values of a weight of which nothing is pruned."""
-    return HiddenValues(torch.zeros_like(weight, requires_grad=False), _no_threshold(weight))
+    threshold, ceiling = (wide(weight.detach().new_zeros(())) for _ in range(2))
+    return HiddenValues(torch.zeros_like(weight, requires_grad=False), threshold, ceiling)
 
 
-def wake(weight: Tensor, mask: Tensor, values: Tensor, threshold: Tensor) -> None:
+def wake(weight: Tensor, mask: Tensor, values: Tensor, threshold: Tensor, ceiling: Tensor) -> None:
     """Replace what the network computes with by the hidden values of all weights, in place."""
     shown = wide(weight)
     full = shown.sign().mul_((shown.square().square_() + threshold**4).sqrt_().sqrt_())
@@ -48,29 +58,37 @@ def wake(weight: Tensor, mask: Tensor, values: Tensor, threshold: Tensor) -> Non
     weight.copy_(torch.where(visible, full, wide(values)))
 
 
-def hide(weight: Tensor, mask: Tensor, values: Tensor, threshold: Tensor) -> None:
-    """Replace the hidden values by what the network computes with, in place; `values` keeps what that does not show."""
-    full = wide(weight)
+def hide(weight: Tensor, mask: Tensor, values: Tensor, threshold: Tensor, ceiling: Tensor) -> None:
+    """Replace the hidden values by what the network computes with, in place; `values` keeps what that does not show.
+
+    While a weight is out, the network does not react to it, so its gradient does not fall as it grows. Without a
+    ceiling, many weights would pass the threshold together before the masks are chosen again, and come back far too
+    large. With it, they come back with a small value, and the network reacts.
+    """
+    full, kept = wide(weight), mask.bool()
     size = (full.square().square_() - threshold**4).clamp_min_(0).sqrt_().sqrt_()
     shown = masked(full.sign().mul_(size).to(weight.dtype), mask)
-    values.copy_(torch.where(shown == 0, weight, 0))
+    limited = torch.maximum(torch.minimum(full, ceiling), -ceiling)
+    values.copy_(torch.where(shown == 0, torch.where(kept, full, limited), 0))
     weight.copy_(shown)
-
-
-def threshold_of(weight: Tensor, mask: Tensor) -> Tensor:
-    """The threshold of a layer, from its hidden values and a boolean mask; 0 if it keeps nothing."""
-    if not weight.numel():
-        return _no_threshold(weight)
-    smallest = wide(weight).abs().masked_fill_(~mask, torch.inf).amin()
-    return torch.where(smallest.isfinite(), smallest, 0).mul_(BELOW)
-
-
-def _no_threshold(weight: Tensor) -> Tensor:
-    return wide(weight.detach().new_zeros(()))
 
 
 def hidden_values_of(weight: Tensor, mask: Tensor, hidden: HiddenValues) -> Tensor:
     """The hidden values of all weights, as a new tensor. The weight holds what the network computes with."""
     full = weight.clone()
-    wake(full, mask, hidden.values, hidden.threshold)
+    wake(full, mask, *hidden.tensors)
     return full
+
+
+def set_limits(hidden: HiddenValues, weight: Tensor, mask: Tensor, *, shrink: bool) -> None:
+    """Set the threshold and the ceiling of a layer, from its hidden values in `weight` and a boolean mask.
+
+    The threshold is 0 if the layer keeps nothing, and without shrinking.
+    """
+    if not weight.numel():
+        return
+    sizes = wide(weight).abs()
+    if shrink:
+        smallest = sizes.masked_fill(~mask, torch.inf).amin()
+        hidden.threshold.copy_(torch.where(smallest.isfinite(), smallest, 0) * BELOW)
+    hidden.ceiling.copy_(sizes.masked_fill_(mask, 0).amax() * ABOVE)

@@ -60,7 +60,7 @@ def tensors_of(pruner: Pruner) -> dict[str, Any]:
 def _hidden(layer: Layer) -> dict[str, Tensor]:
     """The hidden values of a layer; zeros where there are none, so that a state has the same tensors at every step."""
     hidden = layer.hidden or no_hidden_values(layer.weight)
-    return {"values": hidden.values, "threshold": hidden.threshold}
+    return {"values": hidden.values, "threshold": hidden.threshold, "ceiling": hidden.ceiling}
 
 
 def check_state(pruner: Pruner, state: Mapping[str, Any]) -> None:
@@ -130,8 +130,8 @@ def load_masks_and_statistics(pruner: Pruner, state: Mapping[str, Any]) -> None:
         layer.hidden = None
         if pruner.revival is not None and pruner.regrows and pruner.events:
             layer.hidden = no_hidden_values(layer.weight)
-            layer.hidden.values.copy_(state["hidden"][layer.name]["values"])
-            layer.hidden.threshold.copy_(state["hidden"][layer.name]["threshold"])
+            for part, tensor in _hidden(layer).items():
+                tensor.copy_(state["hidden"][layer.name][part])
         for key, statistic in layer.statistics.items():
             for part, tensor in statistic.state.items():
                 tensor.copy_(state["statistics"][key][layer.name][part])

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .criteria import Criterion
 from .dead_weights import DeadWeights
 from .events import Event, Selection
-from .hidden_values import no_hidden_values, threshold_of
+from .hidden_values import no_hidden_values, set_limits
 from .layers import Layer, count_layers
 from .revival import Revival
 from .runtime.optimizer_state import clear_state
@@ -148,8 +148,8 @@ class PruningEvent:
                 layer.hidden = no_hidden_values(layer.weight)
                 layer.hidden.awake = True
             # In half precision a shrunk weight does not determine its hidden value, so it is not shrunk.
-            if self.revival is not None and self.revival.shrink and layer.weight.element_size() >= 4:
-                layer.hidden.threshold.copy_(threshold_of(layer.weight, layer.mask))
+            shrink = self.revival is not None and self.revival.shrink and layer.weight.element_size() >= 4
+            set_limits(layer.hidden, layer.weight, layer.mask, shrink=shrink)
         count_layers(self.layers)
 
     def drop_hidden_values(self) -> None:

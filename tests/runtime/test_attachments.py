@@ -117,7 +117,9 @@ def test_a_tied_embedding_is_an_embedding() -> None:
     pruner = flipout.PaperFlipOut(model, sgd(model), sparsity=0.5, steps=10)
     assert list(pruner.masks) == ["body.weight"]
     pruner.remove()
-    assert list(flipout.PaperFlipOut(model, sgd(model), sparsity=0.5, steps=10, include="embed").masks) == ["embed.weight"]
+    assert list(flipout.PaperFlipOut(model, sgd(model), sparsity=0.5, steps=10, include="embed").masks) == [
+        "embed.weight"
+    ]
 
 
 def test_two_pruners_share_an_optimizer_if_not_their_weights() -> None:

@@ -112,7 +112,9 @@ def test_a_training_counts_what_its_weights_did(compile: bool) -> None:  # noqa:
     model = mlp()
     optimizer = sgd(model, lr=0.5)
     schedule = flipout.OneShot(0.5, 60, 1.0)
-    pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.5, steps=60, horizon=20, schedule=schedule, compile=compile)
+    pruner = flipout.PaperFlipOut(
+        model, optimizer, sparsity=0.5, steps=60, horizon=20, schedule=schedule, compile=compile
+    )
     signs = [{layer.name: layer.weight.detach().sign().clone() for layer in pruner.layers}]
     train(
         model,

@@ -89,8 +89,7 @@ class Runner:
         if statistics or layer.hidden is not None:
             rows = self._rows_of(layer, _contiguous(statistics))
             tensors = [rows.like(tensor) for statistic in statistics for tensor in statistic.elements.values()]
-            hidden = () if layer.hidden is None else (rows.like(layer.hidden.values), layer.hidden.threshold)
-            self._run(kernel, rows, rows.weight, rows.mask, *hidden, *tensors)
+            self._run(kernel, rows, rows.weight, rows.mask, *_hidden(layer, rows), *tensors)
             if layer.hidden is not None:
                 layer.hidden.awake = False
         elif not layer.dense:
@@ -102,14 +101,14 @@ class Runner:
         """Put the hidden values into the weight, for a step or a ranking."""
         if layer.hidden is not None and not layer.hidden.awake and layer.weight.numel():
             rows = self._rows_of(layer, layer.hidden.values.is_contiguous())
-            self._run(wake, rows, rows.weight, rows.mask, rows.like(layer.hidden.values), layer.hidden.threshold)
+            self._run(wake, rows, rows.weight, rows.mask, *_hidden(layer, rows))
             layer.hidden.awake = True
 
     def hide(self, layer: Layer) -> None:
         """Put what the network computes with into the weight."""
         if layer.hidden is not None and layer.hidden.awake and layer.weight.numel():
             rows = self._rows_of(layer, layer.hidden.values.is_contiguous())
-            self._run(hide, rows, rows.weight, rows.mask, rows.like(layer.hidden.values), layer.hidden.threshold)
+            self._run(hide, rows, rows.weight, rows.mask, *_hidden(layer, rows))
             layer.hidden.awake = False
 
     def zero(self, layer: Layer) -> None:
@@ -191,6 +190,14 @@ class Runner:
         return self._numbers[number, device]
 
 
+def _hidden(layer: Layer, rows: Rows) -> tuple[Tensor, ...]:
+    """The tensors of the hidden values of a layer, in the layout of its weight."""
+    if layer.hidden is None:
+        return ()
+    values, *limits = layer.hidden.tensors
+    return rows.like(values), *limits
+
+
 @cache
 def _settle_kernel(kernels: tuple[tuple[Kernel, int], ...], hidden: bool = False) -> Callable[..., None]:
     """One function that runs kernels, each on its own state tensors, and then zeroes the pruned weights.
@@ -198,12 +205,14 @@ def _settle_kernel(kernels: tuple[tuple[Kernel, int], ...], hidden: bool = False
     With hidden values, statistics see those of all weights.
     """
 
-    def settle_hidden(weight: Tensor, mask: Tensor, values: Tensor, threshold: Tensor, *states: Tensor) -> None:
+    def settle_hidden(
+        weight: Tensor, mask: Tensor, values: Tensor, threshold: Tensor, ceiling: Tensor, *states: Tensor
+    ) -> None:
         first = 0
         for kernel, count in kernels:
             kernel(weight, torch.ones_like(mask), *states[first : first + count])
             first += count
-        hide(weight, mask, values, threshold)
+        hide(weight, mask, values, threshold, ceiling)
 
     def settle(weight: Tensor, mask: Tensor, *states: Tensor) -> None:
         first = 0
