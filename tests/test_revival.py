@@ -114,7 +114,7 @@ class Slow:
     """Second chances for SGD with momentum, written down as they are explained, in float64."""
 
     def __init__(self, model: nn.Module, plan: list[Any], frozen: int, revival: flipout.Revival) -> None:
-        self.weights = [module.weight for module in model if isinstance(module, nn.Linear)]  # type: ignore[union-attr]
+        self.weights = [module.weight for module in model if isinstance(module, nn.Linear)]  # type: ignore[attr-defined]
         self.model, self.plan, self.frozen, self.revival = model, {p.step: p.nonzero for p in plan}, frozen, revival
         self.masks = [torch.ones_like(w, dtype=torch.bool) for w in self.weights]
         self.latent: list[Tensor] | None = None
@@ -137,8 +137,8 @@ class Slow:
         self.steps += 1
         if self.steps in self.plan and self.steps <= self.frozen:
             ranked = torch.cat([weight.flatten().abs() for weight in self.weights])
-            kept = torch.zeros_like(ranked, dtype=torch.bool)
-            kept[ranked.argsort(descending=True)[: self.plan[self.steps]]] = True
+            kept = torch.ones_like(ranked, dtype=torch.bool)
+            kept[ranked.argsort(stable=True)[: len(ranked) - self.plan[self.steps]]] = False
             parts = kept.split([weight.numel() for weight in self.weights])
             self.masks = [part.view_as(weight) for part, weight in zip(parts, self.weights, strict=True)]
             self.latent = [weight.clone() for weight in self.weights]
