@@ -25,7 +25,7 @@ arguments = TrainingArguments(
 
 def train(resume: bool) -> torch.nn.Module:
     prune = Prune("flipout", sparsity=0.9, summary=resume)
-    model = GPT2LMHeadModel(config)
+    model: torch.nn.Module = GPT2LMHeadModel(config)
     trainer = Trainer(model, arguments, train_dataset=data, callbacks=[prune])
     trainer.train(resume_from_checkpoint=f"{arguments.output_dir}/checkpoint-60" if resume else None)
     return model

@@ -1,4 +1,4 @@
-"""A Lightning training on several processes. Run as a script: folder, processes, step to be killed at, checkpoint."""
+"""A Lightning training on two processes. Run as a script: folder, step to be killed at, checkpoint to resume from."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class Kill(Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main(folder: Path, processes: int, kill_at: int, checkpoint: str) -> None:
+def main(folder: Path, kill_at: int, checkpoint: str) -> None:
     prune = Prune("flipout", sparsity=0.9, summary=False)
     saving = ModelCheckpoint(dirpath=folder / "saved", every_n_epochs=1, save_top_k=-1, filename="{epoch}")
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = pl.Trainer(
         max_epochs=4,
         accelerator="cpu",
-        devices=processes,
-        strategy="ddp" if processes > 1 else "auto",
+        devices=2,
+        strategy="ddp",
         callbacks=[prune, saving, Kill(kill_at)],
         **quiet,
     )
@@ -49,4 +49,4 @@ def main(folder: Path, processes: int, kill_at: int, checkpoint: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] if len(sys.argv) > 4 else "")
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else "")

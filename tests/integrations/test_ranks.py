@@ -40,30 +40,28 @@ def compare(whole: dict[str, Any], other: dict[str, Any], steps: int) -> None:
     assert sum(int(mask.sum()) for mask in whole["masks"].values()) == 32
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_lightning(tmp_path: Path, processes: int) -> None:
+def test_lightning(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
-    script, per_epoch = str(HERE / "lightning_ranks.py"), 10 // processes
-    assert run(script, str(tmp_path), str(processes), "-1") == 0
+    script, per_epoch = str(HERE / "lightning_ranks.py"), 5
+    assert run(script, str(tmp_path), "-1") == 0
     for path in (tmp_path / "saved").iterdir():
         path.unlink()
-    assert run(script, str(tmp_path), str(processes), str(2 * per_epoch + 2)) != 0
-    assert run(script, str(tmp_path), str(processes), "-1", "epoch=1.ckpt") == 0
-    for rank in range(processes):
+    assert run(script, str(tmp_path), str(2 * per_epoch + 2)) != 0
+    assert run(script, str(tmp_path), "-1", "epoch=1.ckpt") == 0
+    for rank in range(2):
         whole = load(tmp_path / f"whole-{rank}.pt")
         compare(whole, load(tmp_path / f"epoch=1.ckpt-{rank}.pt"), 4 * per_epoch)
         compare(whole, load(tmp_path / "whole-0.pt"), 4 * per_epoch)
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_transformers(tmp_path: Path, processes: int) -> None:
+def test_transformers(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
-    script, steps = str(HERE / "transformers_ranks.py"), 48 // processes
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    script, steps = str(HERE / "transformers_ranks.py"), 24
     assert run(*launch, script, str(tmp_path), "-1", "start") == 0
     assert run(*launch, script, str(tmp_path), "15", "start") != 0
     assert run(*launch, script, str(tmp_path), "-1", "resume") == 0
-    for rank in range(processes):
+    for rank in range(2):
         whole = load(tmp_path / f"whole-{rank}.pt")
         compare(whole, load(tmp_path / f"resumed-{rank}.pt"), steps)
         compare(whole, load(tmp_path / "whole-0.pt"), steps)
