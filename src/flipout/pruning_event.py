@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,9 @@ from .revival import Revival
 from .runtime.optimizer_state import clear_state
 from .runtime.runner import Runner
 from .runtime.scoring import check_scores, comparison_type
-from .schedules import Pruning
-from .selection import NotFiniteError, choose, choose_dead_first
+from .schedules import Pruning, Schedule
+from .selection import NotFiniteError, choose, choose_dead_first, smallest
+from .selection.digits import Scores
 
 
 class PruningEvent:
@@ -29,6 +30,7 @@ class PruningEvent:
     layers: list[Layer]
     optimizer: torch.optim.Optimizer
     criterion: Criterion
+    schedule: Schedule
     scope: Literal["global", "layer"]
     floors: Sequence[int]
     dead_weights: DeadWeights | None
@@ -97,23 +99,34 @@ class PruningEvent:
     def select(self, keep: int) -> Selection:
         """Choose what to prune, and what to grow, so that exactly `keep` weights are kept."""
         scored = next((layer for layer in self.layers if layer.weight.numel()), self.layers[0])
+        ranking: dict[str, Any] = {
+            "dtype": comparison_type(self.score(scored).dtype, {layer.weight.dtype for layer in self.layers}),
+            "run": self.runner.elementwise,
+        }
+
+        def scores(number: int) -> Tensor:
+            return self.score(self.layers[number])
+
+        masks = [layer.mask for layer in self.layers]
+        per_layer = self.scope == "layer"
         try:
-            chosen = self._chooser()(
-                lambda number: self.score(self.layers[number]),
-                [torch.ones_like(layer.mask) if self.reviving else layer.mask for layer in self.layers],
-                keep,
-                floors=self.floors,
-                per_layer=self.scope == "layer",
-                dtype=comparison_type(self.score(scored).dtype, {layer.weight.dtype for layer in self.layers}),
-                run=self.runner.elementwise,
-            )
+            candidates = self._candidates(scores, keep, ranking) if self.reviving else masks
+            chosen = self._chooser()(scores, candidates, keep, floors=self.floors, per_layer=per_layer, **ranking)
         except NotFiniteError as error:
             raise self.not_finite(self.layers[error.tensor], "scores") from None
         if not self.reviving:
             return Selection(chosen)
-        masks = [layer.mask for layer in self.layers]
-        pruned = [mask & gone for mask, gone in zip(masks, chosen, strict=True)]
-        return Selection(pruned, [~(mask | gone) for mask, gone in zip(masks, chosen, strict=True)])
+        left = [alive & ~gone for alive, gone in zip(candidates, chosen, strict=True)]
+        pruned = [mask & ~after for mask, after in zip(masks, left, strict=True)]
+        return Selection(pruned, [after & ~mask for mask, after in zip(masks, left, strict=True)])
+
+    def _candidates(self, scores: Scores, keep: int, ranking: dict[str, Any]) -> list[Tensor]:
+        """The weights that an event chooses from: the kept ones, and the pruned ones that may come back."""
+        assert self.revival is not None
+        pruned = self.prunable - self.nonzero
+        out = pruned - self.revival.returning(self.step, self.schedule.steps, keep)
+        lowest = smallest(scores, [~layer.mask for layer in self.layers], max(0, out), **ranking)
+        return [~mark for mark in lowest]
 
     def _chooser(self) -> Callable[..., list[Tensor]]:
         """The function that chooses what to prune. Before the first step no call has shown what the model reads."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,6 +23,8 @@ class Revival:
 
     Args:
         until: the share of training at which the masks are frozen.
+        share: the most weights that can come back in one event, as a share of those that are kept. It falls to 0 at
+            `until` along a cosine, so that the network settles before the masks are frozen.
         gradient: the factor for the gradient of pruned weights.
         trust: the largest norm of the gradient of a unit (an output channel), relative to the norm of its weights,
             hidden ones included. It holds channels that have lost nearly all of their weights; infinity is no limit.
@@ -31,6 +34,7 @@ class Revival:
     """
 
     until: float = 0.7
+    share: float = 0.1
     gradient: float = 0.5
     trust: float = 0.3
     shrink: bool = True
@@ -39,6 +43,8 @@ class Revival:
     def __post_init__(self) -> None:
         if not isinstance(self.until, Real) or not 0 < self.until <= 1:
             raise ValueError(f"until is {self.until}; give a share of training above 0 and at most 1")
+        if not isinstance(self.share, Real) or not 0 <= self.share <= 1:
+            raise ValueError(f"share is {self.share}; give a share of the kept weights between 0 and 1")
         if not isinstance(self.gradient, Real) or not 0 <= self.gradient <= 1:
             raise ValueError(f"gradient is {self.gradient}; give a factor between 0 and 1 for pruned weights")
         if not isinstance(self.trust, Real) or not self.trust > 0:
@@ -49,6 +55,11 @@ class Revival:
     def frozen_at(self, steps: int) -> int:
         """The step after which the masks are frozen."""
         return max(1, round(self.until * steps))
+
+    def returning(self, step: int, steps: int, keep: int) -> int:
+        """The most weights that can come back in an event that keeps `keep` weights."""
+        progress = min(1.0, step / self.frozen_at(steps))
+        return round(self.share * keep * (1 + math.cos(math.pi * progress)) / 2)
 
     def extend(self, plan: Sequence[Pruning], steps: int) -> list[Pruning]:
         """Add events that choose the masks again to the prunings of a schedule, up to the step that freezes them."""
