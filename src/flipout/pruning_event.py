@@ -21,6 +21,7 @@ from .runtime.scoring import check_scores, comparison_type
 from .schedules import Pruning, Schedule
 from .selection import NotFiniteError, choose, choose_dead_first, smallest
 from .selection.digits import Scores
+from .shrinking.ranked_layers import RankedLayers
 
 
 class PruningEvent:
@@ -51,14 +52,24 @@ class PruningEvent:
         raise NotImplementedError
 
     @property
+    def parked(self) -> Sequence[Layer]:
+        """Weights that the masks keep, but that were removed from the network with a channel that nothing reads."""
+        return ()
+
+    @property
+    def trained(self) -> Sequence[Layer]:
+        """What the optimizer trains: the layers of the network, and the parked weights."""
+        return [*self.layers, *self.parked]
+
+    @property
     def nonzero(self) -> int:
         """The number of weights that the masks keep. See `lost_zeros` for whether the model agrees."""
-        return sum(layer.kept for layer in self.layers)
+        return sum(layer.kept for layer in self.trained)
 
     @property
     def prunable(self) -> int:
         """The number of weights that can be pruned, including those that are."""
-        return sum(layer.weight.numel() for layer in self.layers)
+        return sum(layer.positions.shape.numel() for layer in self.layers)
 
     @property
     def sparsity(self) -> float:
@@ -104,18 +115,19 @@ class PruningEvent:
             "run": self.runner.elementwise,
         }
 
-        def scores(number: int) -> Tensor:
-            return self.score(self.layers[number])
+        ranked = RankedLayers(self.layers, self.parked)
 
-        masks = [layer.mask for layer in self.layers]
-        per_layer = self.scope == "layer"
+        def scores(number: int) -> Tensor:
+            return ranked.join(number, self.score)
+
+        masks, shares = ranked.masks, {"per_layer": self.scope == "layer", "sizes": ranked.sizes}
         try:
             candidates = self._candidates(scores, keep, ranking) if self.reviving else masks
-            chosen = self._chooser()(scores, candidates, keep, floors=self.floors, per_layer=per_layer, **ranking)
+            chosen = self._chooser(ranked)(scores, candidates, keep, floors=self.floors, **shares, **ranking)
         except NotFiniteError as error:
             raise self.not_finite(self.layers[error.tensor], "scores") from None
         if not self.reviving:
-            return Selection(chosen)
+            return Selection(ranked.split(chosen))
         left = [alive & ~gone for alive, gone in zip(candidates, chosen, strict=True)]
         pruned = [mask & ~after for mask, after in zip(masks, left, strict=True)]
         return Selection(pruned, [after & ~mask for mask, after in zip(masks, left, strict=True)])
@@ -128,12 +140,12 @@ class PruningEvent:
         lowest = smallest(scores, [~layer.mask for layer in self.layers], max(0, out), **ranking)
         return [~mark for mark in lowest]
 
-    def _chooser(self) -> Callable[..., list[Tensor]]:
+    def _chooser(self, ranked: RankedLayers) -> Callable[..., list[Tensor]]:
         """The function that chooses what to prune. Before the first step no call has shown what the model reads."""
         dead = self.dead_weights
         if dead is None or not self.step or not dead.ready(self.model):
             return choose
-        return partial(choose_dead_first, partial(dead.find, self.layers))
+        return partial(choose_dead_first, partial(ranked.find_dead, dead.find))
 
     def apply(self, selection: Selection) -> None:
         """Change the masks, zero the pruned weights, and clear the optimizer's state of every weight that changed.
@@ -143,14 +155,14 @@ class PruningEvent:
         if self.reviving:
             self._apply_to_hidden_values(selection)
             return
-        for number, layer in enumerate(self.layers):
+        for number, layer in enumerate(self.trained):
             layer.mask ^= selection.prune[number]
             self.runner.zero(layer)
             # Of weights that grow as well: they are still pruned here.
             clear_state(self.optimizer, layer.weight, layer.bytes, partial(self.runner.clear, layer))
             if selection.grow:
                 layer.mask |= selection.grow[number]
-        count_layers(self.layers)
+        count_layers(self.trained)
 
     def _apply_to_hidden_values(self, selection: Selection) -> None:
         """Change the masks and the thresholds. The weights hold their hidden values, and are hidden again after it."""
@@ -174,8 +186,14 @@ class PruningEvent:
 
     def record(self, selection: Selection) -> None:
         """Append an `Event` to `events`."""
-        kept = {layer.name: layer.kept for layer in self.layers}
-        self.events.append(Event(self.step, self.sparsity, self.nonzero, kept, selection.grown))
+        self.events.append(Event(self.step, self.sparsity, self.nonzero, self.kept_by_name(), selection.grown))
+
+    def kept_by_name(self) -> dict[str, int]:
+        """How many weights the masks keep of each weight tensor."""
+        kept = dict.fromkeys((layer.name for layer in self.layers), 0)
+        for layer in self.trained:
+            kept[layer.name] += layer.kept
+        return kept
 
     def value(self, layer: Layer, statistic: str) -> Tensor:
         """The value of a statistic of a layer."""
