@@ -413,6 +413,7 @@ class Pruner(Shrinking):
     def _prune_due(self) -> None:
         while not self.finished and self._plan[len(self.events)].step <= self.step:
             self.prune(self._plan[len(self.events)])
+            self._drop_pruned()
         self._progress.finished = self.finished
         if not self.regrows:
             self.drop_hidden_values()

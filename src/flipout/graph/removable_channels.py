@@ -113,7 +113,9 @@ class RemovableChannels:
         read = mask if mask.ndim < 3 else mask.view(torch.uint8).flatten(2).amax(2).view(torch.bool)
         for dimension, index in enumerate(where[:2]):
             if index is not None:
-                full = read.new_zeros([*read.shape[:dimension], self._shapes[name][dimension], *read.shape[dimension + 1 :]])
+                full = read.new_zeros(
+                    [*read.shape[:dimension], self._shapes[name][dimension], *read.shape[dimension + 1 :]]
+                )
                 read = full.index_copy_(dimension, index.to(read.device), read)
         return read.T if layer.rule.inputs_first else read
 

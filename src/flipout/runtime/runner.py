@@ -65,9 +65,7 @@ class Runner:
             starts, hidden = rows.starts[block], layer.hidden is not None
             add_noise(grad[block], mask[block], starts, rows.offsets, *hashed, sigma, hidden)
 
-    def perturb_parts(
-        self, parts: Sequence[Layer], noise: GradientNoise, step: int, scaled_by: Tensor | float
-    ) -> None:
+    def perturb_parts(self, parts: Sequence[Layer], noise: GradientNoise, step: int, scaled_by: Tensor | float) -> None:
         """Add noise to the gradients of the parts of one weight tensor, as large as for the whole of it.
 
         What is not in any part counts as 0.
@@ -76,7 +74,9 @@ class Runner:
         if noise.relative_to == "weight":
             scale = scale * (scaled_by.to(scale.device) if isinstance(scaled_by, Tensor) else scaled_by)
         rows = [self._rows_of(part) for part in parts]
-        grads = [each.like(part.weight.grad) for each, part in zip(rows, parts, strict=True) if part.weight.grad is not None]
+        grads = [
+            each.like(part.weight.grad) for each, part in zip(rows, parts, strict=True) if part.weight.grad is not None
+        ]
         sizes = [
             deviation(each.weight, grad, each.mask, noise.relative_to).square() * grad.numel()
             for each, grad in zip(rows, grads, strict=True)

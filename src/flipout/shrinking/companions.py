@@ -48,7 +48,11 @@ def companions(tensor: Tensor, optimizer: torch.optim.Optimizer | None, layer: L
 def unfit_states(tensor: Tensor, optimizer: torch.optim.Optimizer) -> list[str]:
     """The names of tensors that an optimizer keeps for a parameter and that have neither its shape nor one element."""
     state = optimizer.state.get(tensor, {})
-    return [key for key, value in state.items() if isinstance(value, Tensor) and value.numel() != 1 and not _fits(value, tensor)]
+    return [
+        key
+        for key, value in state.items()
+        if isinstance(value, Tensor) and value.numel() != 1 and not _fits(value, tensor)
+    ]
 
 
 def unfit_statistics(layer: Layer) -> Iterator[tuple[str, str]]:

@@ -65,6 +65,22 @@ class NetworkCut:
         self._fit_modules()
 
     @torch.no_grad()
+    def drop_pruned(self) -> None:
+        """Take weights that were pruned since they were parked from the parked ones. What belongs to them stays as it
+        is now."""
+        for number, parked in enumerate(self.parked):
+            if not parked.dense:
+                layer, originals = self._layers[parked.name], self._originals[parked.name]
+                for key, original in originals.items():
+                    self._write_back(parked, key, original)
+                unpark(parked, self._optimizer)
+                elements = parked.positions.elements()[parked.mask.cpu()]
+                self.parked[number] = park(layer, originals, elements, self._optimizer)
+        for parked in [each for each in self.parked if not each.kept]:
+            self.parked.remove(parked)
+            unpark(parked, self._optimizer)
+
+    @torch.no_grad()
     def undo(self) -> None:
         """Make the network whole again. What is left is written back; what was removed is as it was then."""
         tensors = named_tensors(self._model)
@@ -81,7 +97,6 @@ class NetworkCut:
             if (layer := self._layers.get(name)) is not None:
                 _settle(layer, Positions.all_of(where.shape))
         for parked in self.parked:
-            assert self._optimizer is not None
             unpark(parked, self._optimizer)
         self._fit_modules()
         self._positions, self._originals, self._outputs_of_group, self.parked = {}, {}, {}, []
@@ -93,7 +108,7 @@ class NetworkCut:
         """Put aside the weights that the mask keeps and that are not in the network any more."""
         originals = self._originals[layer.name]
         elements = elements_outside(originals["mask"], where)
-        if len(elements) and self._optimizer is not None:
+        if len(elements):
             self.parked.append(park(layer, originals, elements, self._optimizer))
 
     def _write_back(self, parked: Layer, key: str, original: Tensor) -> None:

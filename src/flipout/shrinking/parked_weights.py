@@ -8,7 +8,7 @@ network: what happens to the masks is what would have happened without shrinking
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -19,8 +19,11 @@ from ..positions import ListedPositions
 from .tensor_parts import take_elements
 
 
-def park(layer: Layer, originals: Mapping[str, Tensor], elements: Tensor, optimizer: torch.optim.Optimizer) -> Layer:
+def park(
+    layer: Layer, originals: Mapping[str, Tensor], elements: Tensor, optimizer: torch.optim.Optimizer | None
+) -> Layer:
     """Make a layer of some weights, from the original tensors of theirs. The optimizer holds it from now on."""
+    assert optimizer is not None  # a copy without an optimizer has no masks
     shape = originals["values"].shape
     holder = nn.Module()
     holder.weight = nn.Parameter(take_elements(originals["values"], elements))
@@ -32,14 +35,18 @@ def park(layer: Layer, originals: Mapping[str, Tensor], elements: Tensor, optimi
         own = copy.copy(statistic)
         own.place = replace(statistic.place, positions=parked.positions)
         own.state = {
-            part: take_elements(originals[f"statistics {name} {part}"], elements) if part in statistic.elements else tensor.clone()
+            part: take_elements(originals[f"statistics {name} {part}"], elements)
+            if part in statistic.elements
+            else tensor.clone()
             for part, tensor in statistic.state.items()
         }
         own.loaded()
         parked.statistics[name] = own
     if layer.weight in optimizer.state:
         optimizer.state[parked.weight] = {
-            key: take_elements(originals[f"optimizer {key}"], elements) if f"optimizer {key}" in originals else copy.deepcopy(value)
+            key: take_elements(originals[f"optimizer {key}"], elements)
+            if f"optimizer {key}" in originals
+            else copy.deepcopy(value)
             for key, value in optimizer.state[layer.weight].items()
         }
     group = next(group for group in optimizer.param_groups if any(each is layer.weight for each in group["params"]))
@@ -47,14 +54,15 @@ def park(layer: Layer, originals: Mapping[str, Tensor], elements: Tensor, optimi
     return parked
 
 
-def unpark(parked: Layer, optimizer: torch.optim.Optimizer) -> None:
+def unpark(parked: Layer, optimizer: torch.optim.Optimizer | None) -> None:
     """Take parked weights from the optimizer again."""
+    assert optimizer is not None  # a copy without an optimizer parks nothing
     optimizer.state.pop(parked.weight, None)
     for group in optimizer.param_groups:
-        group["params"] = [parameter for parameter in group["params"] if parameter is not parked.weight]
+        group["params"][:] = [parameter for parameter in group["params"] if parameter is not parked.weight]
 
 
-def set_gradients(layers: Mapping[str, Layer], parked: list[Layer]) -> None:
+def set_gradients(layers: Mapping[str, Layer], parked: Sequence[Layer]) -> None:
     """Give parked weights the gradient that they have in the network: 0, or none if their layer has none."""
     for each in parked:
         has_none = layers[each.name].weight.grad is None

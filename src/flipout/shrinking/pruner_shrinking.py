@@ -60,6 +60,11 @@ class Shrinking(PruningEvent):
         return sum(layer.weight.numel() for layer in self.layers)
 
     @property
+    def shrunk_indices(self) -> Mapping[str, Indices]:
+        """For each parameter and buffer that has lost channels, the original indices that are left, per dimension."""
+        return self._cuts[0].indices if self._cuts else {}
+
+    @property
     def parked(self) -> Sequence[Layer]:
         return self._cuts[0].parked if self._cuts else ()
 
@@ -130,7 +135,7 @@ class Shrinking(PruningEvent):
         Without a shrunk network nothing happens.
         """
         outer = self._resting
-        self._resting = self._cuts[0].indices if self._cuts else outer
+        self._resting = self.shrunk_indices or outer
         self._make_whole()
         try:
             yield self.model
@@ -154,6 +159,10 @@ class Shrinking(PruningEvent):
 
     # Around steps, and in states.
 
+    def _drop_pruned(self) -> None:
+        for cut in self._cuts[:1]:
+            cut.drop_pruned()
+
     def _set_parked_gradients(self) -> None:
         set_gradients({layer.name: layer for layer in self.layers}, self.parked)
 
@@ -168,7 +177,7 @@ class Shrinking(PruningEvent):
             if name not in tensors or len(each) != tensors[name].ndim:
                 raise ValueError(f"`shrunk` of the state does not fit the model: it has no such tensor {name}")
             for size, index in zip(tensors[name].shape, each, strict=True):
-                if index is not None and not (len(index) and 0 <= int(index.min()) and int(index.max()) < size):
+                if index is not None and not (len(index) and int(index.min()) >= 0 and int(index.max()) < size):
                     raise ValueError(f"`shrunk` of the state does not fit the model: {name} has other channels there")
 
     def _load_shrunk_state(self, text: str) -> None:
