@@ -21,7 +21,7 @@ from tests.helpers import assert_masked, batches, convnet, cross_entropy, mlp, s
 from tests.test_pruner import OPTIMIZERS
 
 STEPS = 60
-REVIVAL = flipout.Revival(refreshes=40)
+REVIVAL = flipout.Revival(events=40)
 METHODS: dict[str, Callable[..., flipout.Pruner]] = {
     name: flipout.METHODS[name] for name in ("flipout", "magnitude", "random", "magnitude-uncertainty")
 }
@@ -81,8 +81,8 @@ def test_a_kept_weight_is_never_zero_after_an_event() -> None:
     st.integers(1, 300),
     st.sampled_from(["default", "paper", "cubic", "one-shot"]),
 )
-def test_the_plan_with_second_chances(steps: int, until: float, refreshes: int, kind: str) -> None:
-    revival = flipout.Revival(until=until, refreshes=refreshes)
+def test_the_plan_with_second_chances(steps: int, until: float, events: int, kind: str) -> None:
+    revival = flipout.Revival(until=until, events=events)
     try:
         schedule = {
             "default": lambda: flipout.Geometric(0.9, steps),
@@ -106,7 +106,7 @@ def test_the_plan_with_second_chances(steps: int, until: float, refreshes: int, 
     assert counts == sorted(counts, reverse=True)  # type: ignore[type-var]
     assert counts[-1] == plan[-1].nonzero
     gaps = [b - a for a, b in pairwise(at) if b <= frozen]
-    assert max(gaps, default=0) <= 1.5 * max(1.0, frozen / refreshes) + 1
+    assert max(gaps, default=0) <= 1.5 * max(1.0, frozen / events) + 1
     assert all(p.nonzero == max(q for q in plan if q.step <= p.step).nonzero for p in longer if p.step < plan[0].step)
 
 
@@ -129,7 +129,7 @@ class Slow:
         else:
             for weight, mask, latent in zip(self.weights, self.masks, self.latent, strict=True):
                 assert weight.grad is not None
-                weight.grad *= torch.where(mask, 1.0, self.revival.gradient)
+                weight.grad *= torch.where(mask, 1.0, self.revival.rate)
                 for row, values in zip(weight.grad, latent, strict=True):
                     row *= min(1.0, float(self.revival.trust * max(1e-3, values.norm()) / row.norm().clamp_min(1e-30)))
                 weight.copy_(latent)
@@ -169,7 +169,7 @@ class Slow:
 def test_a_training_against_the_slow_version(compiled: bool, trust: float) -> None:
     fast, slow = mlp().double(), mlp().double()
     optimizer = sgd(fast)
-    revival = flipout.Revival(until=0.6, gradient=0.4, trust=trust, refreshes=30)
+    revival = flipout.Revival(until=0.6, rate=0.4, trust=trust, events=30)
     pruner = magnitude(fast, optimizer, revival=revival, compile=compiled)
     reference = Slow(slow, pruner.plan(), 36, revival)
     for x, y in batches(STEPS):
@@ -187,7 +187,7 @@ def test_a_pruned_weight_cannot_run_away() -> None:
     """Before the masks are chosen again, a hidden value grows to just above the largest of its layer."""
     model = nn.Sequential(nn.Linear(4, 4, bias=False))
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    revival = flipout.Revival(until=0.9, refreshes=1, trust=math.inf, gradient=1.0)
+    revival = flipout.Revival(until=0.9, events=1, trust=math.inf, rate=1.0)
     pruner = magnitude(
         model, optimizer, sparsity=0.5, steps=100, schedule=flipout.OneShot(0.5, 100, 0.1), revival=revival
     )
@@ -332,7 +332,7 @@ def test_resumed_at_any_step_it_ends_bit_for_bit_the_same(
 def test_a_state_without_or_with_other_second_chances_is_refused() -> None:
     model = mlp()
     state = magnitude(model, sgd(model)).state_dict()
-    for other in (None, flipout.Revival(refreshes=41)):
+    for other in (None, flipout.Revival(events=41)):
         model = mlp()
         with pytest.raises(ValueError, match="revival"):
             magnitude(model, sgd(model), revival=other).load_state_dict(state)
@@ -505,12 +505,12 @@ def test_half_precision_weights_are_not_shrunk() -> None:
     [
         ({"until": 0}, "until"),
         ({"until": 1.5}, "until"),
-        ({"gradient": -1}, "gradient"),
-        ({"gradient": 2}, "gradient"),
+        ({"rate": -1}, "rate"),
+        ({"rate": 2}, "rate"),
         ({"trust": 0}, "trust"),
         ({"trust": math.nan}, "trust"),
-        ({"refreshes": 0}, "refreshes"),
-        ({"refreshes": 1.5}, "refreshes"),
+        ({"events": 0}, "events"),
+        ({"events": 1.5}, "events"),
     ],
 )
 def test_settings_that_make_no_sense(options: dict[str, Any], message: str) -> None:
