@@ -16,6 +16,7 @@ from torch.optim.swa_utils import AveragedModel
 from .hidden_values import HiddenValues
 from .layer_kinds import adapter_paths, is_adapter, is_weight, refusal
 from .numerics import zero_pruned
+from .positions import Positions
 from .selection.host_numbers import counts
 from .statistics import Statistic
 
@@ -27,7 +28,8 @@ Patterns = str | Iterable[str] | Predicate
 @dataclass(eq=False)
 class Layer:
     """A weight tensor to prune: its name, its module, its number among the parameters of the model (which its random
-    numbers depend on), its mask, its statistics, and its hidden values while pruned weights may come back."""
+    numbers depend on), its mask, the positions of its elements in the original tensor, its statistics, and its hidden
+    values while pruned weights may come back."""
 
     name: str
     module: nn.Module
@@ -38,6 +40,7 @@ class Layer:
 
     def __post_init__(self) -> None:
         self.mask = torch.ones_like(self.weight, dtype=torch.bool, requires_grad=False)
+        self.positions = Positions.all_of(self.weight.shape)
         self.kept = self.mask.numel()
 
     @property

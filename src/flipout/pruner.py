@@ -424,7 +424,7 @@ class Pruner(PruningEvent):
             raise ValueError(f"{type(self).__name__} tracks {', '.join(unknown)}; the statistics are {known_names}")
         self.tracked = {key: known[key] for key in dict.fromkeys([*self.asked, *self.tracks])}
         for layer in self.layers:
-            place = Place(layer.number, self.seed, fan_in_of(layer.module, layer.weight))
+            place = Place(layer.number, self.seed, fan_in_of(layer.module, layer.weight), layer.positions)
             layer.statistics = {key: make(layer.weight.detach(), place) for key, make in self.tracked.items()}
             for key, statistic in layer.statistics.items():
                 statistic.check_shapes(key, layer.weight)

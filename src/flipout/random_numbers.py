@@ -12,20 +12,30 @@ import struct
 import torch
 from torch import Tensor
 
-
-def normal(shape: torch.Size, *, seed: int, step: int, tensor: int, device: torch.device | str = "cpu") -> Tensor:
-    """Standard normal float32 numbers."""
-    return normal_at(*_rows(shape, device), *key("normal", seed, step, tensor)).view(shape)
+from .positions import Positions
 
 
-def uniform(shape: torch.Size, *, seed: int, step: int, tensor: int, device: torch.device | str = "cpu") -> Tensor:
-    """Float32 numbers in (0, 1], multiples of 2^-24."""
-    bits = _hash(*_rows(shape, device), *key("uniform", seed, step, tensor))
-    return (_shift(bits, 8) + 1).float().mul_(2.0**-24).view(shape)
+def normal(
+    where: Positions | torch.Size, *, seed: int, step: int, tensor: int, device: torch.device | str = "cpu"
+) -> Tensor:
+    """Standard normal float32 numbers for a whole tensor, given by its shape, or for a part of one."""
+    where = _positions(where)
+    return normal_at(*_rows(where, device), *key("normal", seed, step, tensor)).view(where.part)
 
 
-def normal_at(rows: Tensor, offsets: Tensor, factor: int, addend: int) -> Tensor:
+def uniform(
+    where: Positions | torch.Size, *, seed: int, step: int, tensor: int, device: torch.device | str = "cpu"
+) -> Tensor:
+    """Float32 numbers in (0, 1], multiples of 2^-24; `where` is as for `normal`."""
+    where = _positions(where)
+    bits = _hash(*_rows(where, device), *key("uniform", seed, step, tensor))
+    return (_shift(bits, 8) + 1).float().mul_(2.0**-24).view(where.part)
+
+
+def normal_at(starts: Tensor, offsets: Tensor, factor: int, addend: int) -> Tensor:
     """Normal numbers from one hash each, without a logarithm, a root or a sine.
+
+    An element's number is the sum of the start of its row and its offset in the row.
 
     The 32 bits of a hash are cut into four uniform numbers, one of 14 bits and three of 6. Their sum is nearly normal,
     and an odd polynomial of degree 13 corrects the rest. The Kolmogorov distance to the normal distribution is 8e-5,
@@ -34,7 +44,7 @@ def normal_at(rows: Tensor, offsets: Tensor, factor: int, addend: int) -> Tensor
     (Box-Muller produces pairs for two places of a tensor. A compiler makes two loops of that, and each of its four
     functions costs more than all of this.)
     """
-    bits = _hash(rows, offsets, factor, addend)
+    bits = _hash(starts, offsets, factor, addend)
     total = (bits >> 18).add_((bits >> 4).bitwise_and_(0x3F00))
     total.add_((bits << 2).bitwise_and_(0x3F00)).add_((bits << 8).bitwise_and_(0x3F00))
     x = total.float().sub_(24191.5).mul_(2.0**-15)
@@ -48,15 +58,16 @@ def normal_at(rows: Tensor, offsets: Tensor, factor: int, addend: int) -> Tensor
     return y.mul_(x)
 
 
-def _rows(shape: torch.Size, device: torch.device | str) -> tuple[Tensor, Tensor]:
-    """The row numbers of a tensor as a column, and the element numbers within a row.
+def _positions(where: Positions | torch.Size) -> Positions:
+    return where if isinstance(where, Positions) else Positions.all_of(where)
 
-    A row is everything under one index of the first dimension. (Loading a row of numbers is faster than computing the
-    number of each element.)
+
+def _rows(where: Positions, device: torch.device | str) -> tuple[Tensor, Tensor]:
+    """The starts of the rows of a tensor as a column, and the offsets within a row.
+
+    (Loading a row of numbers is faster than computing the number of each element.)
     """
-    rows = torch.arange(shape[0] if len(shape) > 1 else 1, dtype=torch.int32, device=device)
-    width = shape.numel() // max(1, len(rows))
-    return rows.unsqueeze(1), torch.arange(width, dtype=torch.int32, device=device)
+    return where.starts(device).unsqueeze(1), where.offsets(device)
 
 
 def key(use: str, seed: int, step: int, tensor: int) -> tuple[int, int]:
@@ -66,12 +77,12 @@ def key(use: str, seed: int, step: int, tensor: int) -> tuple[int, int]:
     return factor | 1, addend
 
 
-def _hash(rows: Tensor, offsets: Tensor, factor: int, addend: int) -> Tensor:
+def _hash(starts: Tensor, offsets: Tensor, factor: int, addend: int) -> Tensor:
     """Hash 32-bit integers, one to one; every input bit flips every output bit with a probability near one half.
 
     The multiply and shift constants are those of Wellons' `lowbias32`.
     """
-    x = (rows * offsets.numel() * factor + addend) + offsets * factor
+    x = (starts * factor + addend) + offsets * factor
     x = _fold(x, 16).mul_(0x7FEB352D)
     x = _fold(x, 15).mul_(0x846CA68B - (1 << 32))
     return _fold(x, 16)

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from flipout.positions import Positions
 from flipout.random_numbers import key, normal
 from flipout.runtime.compiler import compiled
 from flipout.runtime.noise import add_noise, deviation, perturb
@@ -28,9 +29,10 @@ def perturbed(
     relative_to: str = "gradient",
     pruned: str = "masked",
 ) -> Tensor:
-    offsets = torch.arange(weight.shape[1], dtype=torch.int32)
+    where = Positions.all_of(weight.shape)
     grad = grad.clone()
-    run(weight, grad, mask, offsets, *key("normal", 1, 2, 3), torch.tensor(scale), relative_to, pruned)
+    numbers = where.starts().unsqueeze(1), where.offsets()
+    run(weight, grad, mask, *numbers, *key("normal", 1, 2, 3), torch.tensor(scale), relative_to, pruned)
     return grad
 
 
@@ -61,10 +63,10 @@ def test_the_norm_of_a_half_precision_gradient_does_not_overflow() -> None:
 
 
 def test_rows_of_a_gradient_get_the_noise_they_have_in_the_whole() -> None:
-    grad, mask, offsets = torch.zeros(10, 7), torch.ones(10, 7, dtype=torch.uint8), torch.arange(7, dtype=torch.int32)
-    hashed, sigma = key("normal", 0, 0, 0), torch.tensor(1.0)
-    add_noise(grad[:6], mask[:6], offsets, *hashed, sigma, False)
-    add_noise(grad[6:], mask[6:], offsets, *hashed, sigma, False, 6)
+    grad, mask, where = torch.zeros(10, 7), torch.ones(10, 7, dtype=torch.uint8), Positions.all_of(torch.Size([10, 7]))
+    hashed, sigma, starts = key("normal", 0, 0, 0), torch.tensor(1.0), where.starts().unsqueeze(1)
+    add_noise(grad[:6], mask[:6], starts[:6], where.offsets(), *hashed, sigma, False)
+    add_noise(grad[6:], mask[6:], starts[6:], where.offsets(), *hashed, sigma, False)
     assert torch.equal(grad, normal(torch.Size([10, 7]), seed=0, step=0, tensor=0))
 
 

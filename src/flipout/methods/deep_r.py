@@ -77,7 +77,9 @@ class DeepR(Pruner):
         for layer in self.layers:
             weight = layer.weight.detach()
             if layer.name not in self.signs:
-                drawn = uniform(weight.shape, seed=self.seed, step=-1, tensor=layer.number, device=weight.device) - 0.5
+                drawn = (
+                    uniform(layer.positions, seed=self.seed, step=-1, tensor=layer.number, device=weight.device) - 0.5
+                )
                 self.signs[layer.name] = drawn.sign().to(torch.int8)
             sign = self.signs[layer.name]
             sign.copy_(torch.where(weight != 0, weight.sign().to(torch.int8), sign))
@@ -93,7 +95,7 @@ class DeepR(Pruner):
         rate, pull = float(group["lr"]), -self.l1 if group.get("maximize") else self.l1
         temperature = rate * self.l1**2 / 18 if self.temperature is None else self.temperature
         deviation = math.sqrt(2 * temperature / rate) if rate else 0.0
-        noise = normal(grad.shape, seed=self.seed, step=self.step, tensor=layer.number, device=grad.device)
+        noise = normal(layer.positions, seed=self.seed, step=self.step, tensor=layer.number, device=grad.device)
         return noise * deviation + self.signs[layer.name] * pull
 
     def settle(self) -> None:

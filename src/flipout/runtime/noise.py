@@ -92,6 +92,7 @@ def perturb(
     weight: Tensor,
     grad: Tensor,
     mask: Tensor,
+    starts: Tensor,
     offsets: Tensor,
     factor: int,
     addend: int,
@@ -104,7 +105,7 @@ def perturb(
     If `pruned` is "hidden", pruned weights keep their gradient, without noise.
     """
     sigma = scale * deviation(weight, grad, mask, relative_to)
-    add_noise(grad, mask, offsets, factor, addend, sigma, pruned == "hidden")
+    add_noise(grad, mask, starts, offsets, factor, addend, sigma, pruned == "hidden")
 
 
 def deviation(weight: Tensor, grad: Tensor, mask: Tensor, relative_to: str) -> Tensor:
@@ -114,10 +115,12 @@ def deviation(weight: Tensor, grad: Tensor, mask: Tensor, relative_to: str) -> T
 
 
 def add_noise(
-    grad: Tensor, mask: Tensor, offsets: Tensor, factor: int, addend: int, sigma: Tensor, hidden: bool, first: int = 0
+    grad: Tensor, mask: Tensor, starts: Tensor, offsets: Tensor, factor: int, addend: int, sigma: Tensor, hidden: bool
 ) -> None:
-    """Add noise to the rows of a gradient from row `first` on, and zero it where weights are pruned for good."""
-    rows = torch.arange(first, first + grad.shape[0], dtype=torch.int32, device=grad.device)
-    noise = normal_at(rows.view(-1, *[1] * offsets.ndim), offsets, factor, addend)
+    """Add noise to the rows of a gradient, and zero it where weights are pruned for good.
+
+    `starts` and `offsets` number the elements: see `Positions`.
+    """
+    noise = normal_at(starts, offsets, factor, addend)
     noise.mul_(sigma)
     grad.copy_(masked(noise, mask) + wide(grad) if hidden else masked(noise + wide(grad), mask))

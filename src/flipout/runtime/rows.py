@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..layers import Layer
+from ..positions import Positions
 
 BLOCK = 1 << 18
 """In eager mode a large tensor is processed in blocks, so that intermediate results stay in the processor's cache."""
@@ -20,6 +21,11 @@ class Rows:
 
     weight: Tensor
     mask: Tensor
+    positions: Positions
+    starts: Tensor
+    """The number of the first element of each row in the original tensor, as a column."""
+    offsets: Tensor
+    """The element numbers relative to the start of a row: of everything under one index of the first dimension."""
     blocks: list[slice]
     """Ranges of rows with about `BLOCK` elements each."""
     kind: tuple[object, ...]
@@ -29,13 +35,7 @@ class Rows:
         """Whether the layer's tensors are where they were."""
         weight, mask = layer.weight, layer.mask
         same = weight.data_ptr() == self.weight.data_ptr() and mask.data_ptr() == self.mask.data_ptr()
-        return same and weight.dtype == self.weight.dtype
-
-    @property
-    def offsets(self) -> Tensor:
-        """The element numbers within a row. A row is everything under one index of the first dimension."""
-        offsets = numbers(self.weight.shape[1:].numel(), self.weight.device)
-        return offsets if self.weight.ndim == 2 else offsets.view(self.weight.shape[1:]).data
+        return same and weight.dtype == self.weight.dtype and layer.positions is self.positions
 
     def like(self, tensor: Tensor) -> Tensor:
         """Another tensor of the layer in the same layout.
@@ -53,9 +53,17 @@ def lay_out(layer: Layer, contiguous: bool) -> Rows:
         weight, mask = weight.view(shape).data, mask.view(shape).data
     width, device = weight.shape[1:].numel(), weight.device
     step = max(1, BLOCK // width) if device.type == "cpu" else len(weight)
+    where = layer.positions
+    starts = where.starts(device)
+    offsets = numbers(width, device) if where.whole else where.offsets(device)
+    if weight.ndim == 1:  # a vector that is not contiguous: each element is a row
+        starts, offsets = where.offsets(device), numbers(1, device)
     return Rows(
         weight=weight,
         mask=mask,
+        positions=where,
+        starts=starts.view(-1, *[1] * (weight.ndim - 1)).data,
+        offsets=offsets if weight.ndim == 2 else offsets.view(weight.shape[1:]).data,
         blocks=[slice(start, start + step) for start in range(0, len(weight), step)],
         kind=(weight.dtype, device.type, *(min(size, 2) for size in weight.shape)),
     )

@@ -53,16 +53,17 @@ class Runner:
         rows, scale = self._rows_of(layer, grad.is_contiguous()), self._number(noise.scale, grad.device)
         if noise.relative_to == "weight":  # noise relative to the gradient is scaled already
             scale = scale * (scaled_by.to(grad.device) if isinstance(scaled_by, Tensor) else scaled_by)
-        weight, mask, offsets, grad = rows.weight, rows.mask, rows.offsets, rows.like(grad)
+        weight, mask, grad = rows.weight, rows.mask, rows.like(grad)
         hashed = key("normal", noise.seed, step, layer.number)
         if self.compiled:
             keep = "hidden" if layer.hidden is not None else "masked"
             run = compiled(perturb, *rows.kind, noise.relative_to, keep)
-            run(weight, grad, mask, offsets, *hashed, scale, noise.relative_to, keep)
+            run(weight, grad, mask, rows.starts, rows.offsets, *hashed, scale, noise.relative_to, keep)
             return
         sigma = scale * deviation(weight, grad, mask, noise.relative_to)
         for block in rows.blocks:
-            add_noise(grad[block], mask[block], offsets, *hashed, sigma, layer.hidden is not None, block.start)
+            starts, hidden = rows.starts[block], layer.hidden is not None
+            add_noise(grad[block], mask[block], starts, rows.offsets, *hashed, sigma, hidden)
 
     def teach(
         self,

@@ -9,18 +9,21 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
+from ..positions import Positions
+
 Kernel = Callable[..., None]
 Reader = Callable[..., Tensor]
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a weight tensor stands: its number among the parameters of the model, the seed of the pruner, and the
-    number of weights that feed one output."""
+    """Where a weight tensor stands: its number among the parameters of the model, the seed of the pruner, the number of
+    weights that feed one output, and which elements of the original tensor it holds (None: all)."""
 
     tensor: int = 0
     seed: int = 0
     fan_in: int = 1
+    positions: Positions | None = None
 
 
 class Statistic:

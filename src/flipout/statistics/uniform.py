@@ -12,4 +12,5 @@ class Uniform(Statistic):
     """Uniform random numbers, new ones at each step, computed from the pruner's seed: the same when read again."""
 
     def value(self, weight: Tensor, step: int) -> Tensor:
-        return uniform(weight.shape, seed=self.place.seed, step=step, tensor=self.place.tensor, device=weight.device)
+        where = self.place.positions or weight.shape
+        return uniform(where, seed=self.place.seed, step=step, tensor=self.place.tensor, device=weight.device)
