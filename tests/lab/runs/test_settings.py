@@ -176,8 +176,9 @@ def test_optimizers(name: str) -> None:
 
 def test_an_option_at_its_default_is_the_same_run() -> None:
     plain = make_settings(method="flipout-paper")
-    given = {"noise": 1.0, "p": "2", "relative_to": "gradient", "schedule": "default", "start": 0.05, "scope": "global"}
-    same = make_settings(method="flipout-paper", floor=0, **given)
+    same = make_settings(
+        method="flipout-paper", noise=1.0, p="2", relative_to="gradient", schedule="default", start=0.05, floor=0
+    )
     assert same == plain
     assert same.folder_name() == plain.folder_name()
     assert same.given_options == {}
