@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..layers import Layer
+from ..positions import Positions
 
 
 class RankedLayers:
@@ -24,9 +25,7 @@ class RankedLayers:
     def __init__(self, layers: Sequence[Layer], parked: Sequence[Layer]) -> None:
         self._layers, self._parked = layers, {layer.name: layer for layer in parked}
         self._orders = {
-            layer.name: torch.cat([layer.positions.elements().flatten(), self._parked[layer.name].positions.elements()])
-            .argsort()
-            .to(layer.mask.device)
+            layer.name: _merging(layer.positions, self._parked[layer.name].positions).to(layer.mask.device)
             for layer in layers
             if layer.name in self._parked
         }
@@ -77,3 +76,15 @@ class RankedLayers:
                 both = torch.cat([here.flatten(), parked[layer.name]])
                 dead[number] = both[self._orders[layer.name]]
         return dead
+
+
+def _merging(left: Positions, parked: Positions) -> Tensor:
+    """The order that sorts what is left and what is parked, one after the other, by the number of the element."""
+    elements, aside = left.elements().flatten(), parked.elements()
+    places = torch.searchsorted(elements, aside) + torch.arange(len(aside))
+    is_left = torch.ones(len(elements) + len(aside), dtype=torch.bool)
+    is_left[places] = False
+    order = torch.empty(len(is_left), dtype=torch.int64)
+    order[is_left] = torch.arange(len(elements))
+    order[places] = torch.arange(len(elements), len(is_left))
+    return order
