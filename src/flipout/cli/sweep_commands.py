@@ -12,6 +12,7 @@ from rich.text import Text
 
 from ..lab.errors import LabError
 from ..lab.files import full_disk_explained, write_bytes
+from ..lab.paper.claims_table import claims_table
 from ..lab.paper.reproduction import ITEMS, SCALES, check_item, grids_of, reproduce_item
 from ..lab.paper.results_page import render_results_page
 from ..lab.reports import Records, collect, write_report
@@ -203,5 +204,7 @@ def report(
 ) -> None:
     """Write a report on many runs: an HTML page, figures for print, and tables."""
     location = locate_runs(runs, out)
-    path = write_report(collect(location.runs, grid), location.report, runs_folder=location.links)
+    records = collect(location.runs, grid)
+    claims = claims_table("The claims of the paper", records)
+    path = write_report(records, location.report, runs_folder=location.links, claims=claims)
     _print(f"page: {path}\nfigures: {location.report / 'figures'}\ntables: {location.report / 'tables'}")

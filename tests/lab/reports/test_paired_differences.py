@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_1samp
 
-from flipout.lab.reports.paired_differences import PairedDifference, paired_differences, paired_table
+from flipout.lab.reports.confidence_intervals import PairedDifference
+from flipout.lab.reports.paired_differences import paired_differences, paired_table
 from flipout.lab.reports.records import Record
 from flipout.lab.runs.settings import validated
 
@@ -54,6 +55,12 @@ def test_seeds_are_paired_and_unpaired_ones_left_out() -> None:
     table = paired_table("", runs)
     assert table is not None
     assert "+5.50" in table.markdown()
+
+
+def test_a_method_without_a_schedule_is_compared_with_our_schedule() -> None:
+    runs = [run("snip", 0, 0.7), run("magnitude", 0, 0.8), run("magnitude", 0, 0.6, schedule="paper")]
+    assert paired_differences(runs)["SNIP"][0.99].values == pytest.approx((-10.0,))
+    assert paired_differences([runs[0], runs[2]])["SNIP"][0.99].values == pytest.approx((10.0,))
 
 
 def test_nothing_to_compare_with() -> None:
