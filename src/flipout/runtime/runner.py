@@ -78,7 +78,7 @@ class Runner:
         if noise is not None and noise.scale:
             self.perturb(layer, grad, noise, step, scaled_by)
         rows = self._rows_of(layer, grad.is_contiguous())
-        share, trust = (self._number(value, grad.device) for value in (revival.gradient, revival.trust))
+        share, trust = (self._number(value, grad.device) for value in (revival.rate, revival.trust))
         trust = trust * (scaled_by.to(grad.device) if isinstance(scaled_by, Tensor) else scaled_by)
         self._run(teach, rows, rows.weight, rows.like(grad), rows.mask, share, trust)
 
