@@ -17,6 +17,7 @@ from ..lab.paper.reproduction import ITEMS, SCALES, check_item, grids_of, reprod
 from ..lab.paper.results_page import render_results_page
 from ..lab.reports import Records, collect, write_report
 from ..lab.reports.labels import by_network
+from ..lab.reports.paired_differences import paired_table
 from ..lab.reports.report_tables import accuracy_table
 from ..lab.reports.run_location import locate_runs
 from ..lab.reports.seed_statistics import seeds_line
@@ -56,6 +57,8 @@ def demo(
     records = collect(out)
     for title, runs in by_network(records.runs).items():
         console.print(accuracy_table(f"{title}: test accuracy (%), last epoch, {seeds_line(runs)}", runs).rich())
+        if (differences := paired_table(f"{title}: difference to global magnitude, in points", runs)) is not None:
+            console.print(differences.rich())
     page = write_report(records, out / "report")
     pictures = sorted((page.parent / "figures").glob("*-results.png"))
     _print("\n".join([f"page: {page}", *(f"picture: {picture}" for picture in pictures)]))

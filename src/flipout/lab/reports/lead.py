@@ -65,7 +65,10 @@ def lead_figure(runs: Sequence[Record], *, convolutional: bool = True) -> LeadFi
     for title, group in measured_networks(runs).items():
         if _is_convolutional(group[0]) or not convolutional:
             plain = [run for run in group if run.settings.given_options.keys() <= {"schedule"}]
-            shown[title] = [run for run in plain if run.settings.sparsity is not None]
+            shown[title] = sorted(
+                (run for run in plain if run.settings.sparsity is not None),
+                key=lambda run: run.settings.option("schedule") == "paper",  # our schedule has the solid lines
+            )
     if not shown:
         return None
     network = max(shown, key=lambda title: sum(run.result is not None for run in shown[title]))
@@ -77,7 +80,9 @@ def choice_table(title: str, runs: Sequence[Record]) -> ReportTable | None:
 
     None if global magnitude was not run under our schedule.
     """
-    rows = [row for network, group in measured_networks(runs).items() for row in _choices(network, group)]
+    rows = []
+    for network, group in measured_networks(runs).items():
+        rows += [(TableEntry("" if number else network), *row) for number, row in enumerate(_choices(group))]
     heading = (
         "network",
         "pruned",
@@ -91,7 +96,8 @@ def choice_table(title: str, runs: Sequence[Record]) -> ReportTable | None:
     return ReportTable(title, heading, tuple(rows), (CHOICE_NOTE,), texts=(0, 6, 7)) if rows else None
 
 
-def _choices(network: str, group: Sequence[Record]) -> Iterable[tuple[TableEntry, ...]]:
+def _choices(group: Sequence[Record]) -> Iterable[tuple[TableEntry, ...]]:
+    """For each sparsity the row of the choice table, without its first column."""
     ours = [run for run in group if run.settings.option("schedule") in ("default", None)]
     ours = [run for run in ours if run.settings.sparsity is not None and run.settings.method != "dense"]
     differences, measured = paired_differences(ours), cells(ours)
@@ -103,7 +109,6 @@ def _choices(network: str, group: Sequence[Record]) -> Iterable[tuple[TableEntry
         flipout = found.pop(FLIPOUT, None)
         accuracy = measured.get(FLIPOUT, {}).get(sparsity, Cell(()))
         yield (
-            TableEntry(network),
             TableEntry(percent(sparsity)),
             TableEntry(str(magnitude.seeds if flipout is None else len(flipout.values))),
             TableEntry(str(magnitude)),

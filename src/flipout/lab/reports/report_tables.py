@@ -78,7 +78,8 @@ class ReportTable:
             cells = "".join(f"<td {kind}>{text}</td>" for kind, text in zip(kinds[1:], texts, strict=True))
             body += f"<tr><th scope=row>{html.escape(first.text)}</th>{cells}</tr>\n"
         notes = "".join(f"<p class=note>{html.escape(note)}</p>" for note in self.notes)
-        table = f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"
+        wrapped = " class=verdicts" if len(self.texts) > 1 else ""  # long texts wrap; numbers never do
+        table = f"<table{wrapped}><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"
         return f"<div class=wide>{table}</div>{notes}"
 
     def write(self, path: Path) -> list[Path]:
