@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import ttest_1samp
 
@@ -21,6 +21,7 @@ def run(method: str, seed: int, accuracy: float | None, sparsity: float = 0.99, 
     return Record(settings.folder_name(), settings, ("results",), result)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-50, 50), min_size=2, max_size=8))
 def test_the_interval_is_students(values: list[float]) -> None:
     difference = PairedDifference(tuple(values))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import ttest_rel
 
@@ -17,6 +17,7 @@ percents = st.floats(0, 100)
 several = st.lists(percents, min_size=2, max_size=6)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(percents, percents), min_size=2, max_size=6))
 def test_a_win_is_a_paired_t_test(pairs: list[tuple[float, float]]) -> None:
     one, other = (Cell(tuple(values)) for values in zip(*pairs, strict=True))
@@ -40,6 +41,7 @@ def test_one_seed_decides_nothing() -> None:
     assert Cell((99.0,)).spread is None
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from("abcdef"), several, min_size=1))
 def test_the_best_is_among_the_best(columns: dict[str, list[float]]) -> None:
     column = {name: Cell(tuple(values)) for name, values in columns.items()}

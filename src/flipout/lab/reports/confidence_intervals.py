@@ -6,21 +6,26 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 CONFIDENCE = 0.95
 
 
 def interval_of_mean(values: Sequence[float]) -> tuple[float, float] | None:
     """The confidence interval of a mean by Student's t distribution; None with fewer than two values."""
-    from scipy.stats import t
-
     number = len(values)
     if number < 2:
         return None
-    quantile = float(t.ppf((1 + CONFIDENCE) / 2, number - 1))
-    half = quantile * statistics.stdev(values) / math.sqrt(number)
+    half = _quantile(number - 1) * statistics.stdev(values) / math.sqrt(number)
     mean = statistics.fmean(values)
     return mean - half, mean + half
+
+
+@cache
+def _quantile(degrees_of_freedom: int) -> float:
+    from scipy.stats import t
+
+    return float(t.ppf((1 + CONFIDENCE) / 2, degrees_of_freedom))
 
 
 @dataclass(frozen=True)
