@@ -39,8 +39,9 @@ training ([methods](methods.md)).
 """
 PROTOCOL = """\
 The settings of [second chances](second-chances.md) were chosen on a held-out part of the training data, with seeds
-other than those reported here. The tables show everything that was then run on the test set, also what did not help.
-The difference is to global magnitude for good, with the same seed. It is bold if its interval does not contain 0.
+other than those reported here ([those trials](second-chances.md#what-was-tried)). The tables show everything that was
+then run on the test set, also what did not help. The difference is to global magnitude for good, with the same seed. It
+is bold if its interval does not contain 0.
 """
 
 
