@@ -9,7 +9,7 @@ from torch import Tensor
 LEAST_SAVED = 0.15
 """The share of the multiply-adds of a step that a shrink must save. It bounds the number of shrinks."""
 
-FIXED_COST, COST_PER_WEIGHT = 5e9, 100
+FIXED_COST, COST_PER_WEIGHT = 5e9, 100.0
 """What a shrink costs, in multiply-adds of a forward pass: tracing the network and trying the smaller one, and moving
 all weights. (Measured: 0.1 s for a perceptron, 1 s for VGG19 with 20 M weights, at 20 G multiply-adds a second of which
 a training step takes three times as many as a forward pass.)"""
