@@ -1,7 +1,8 @@
 """The state of a pruner as plain data: everything needed to continue a training bit for bit.
 
-Its keys and the shapes of its tensors are the same at every step, and everything that grows is one string. So
-`torch.distributed.checkpoint`, which loads into the state of a new pruner, finds a place for everything.
+Its keys and the shapes of its tensors are the same at every step, and everything that grows or differs between pruners
+is one string. So `torch.distributed.checkpoint`, which loads into the state of a new pruner, finds a place for
+everything.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from .pruner import Pruner
 
 KINDS: dict[str, tuple[type, str]] = {
-    "settings": (Mapping, "a dict"),
+    "settings": (str, "a string"),
     "step": (int, "an integer"),
     "compiled": (bool, "a boolean"),
     "masks": (Mapping, "a dict"),
@@ -37,7 +38,7 @@ KINDS: dict[str, tuple[type, str]] = {
 def save_state(pruner: Pruner) -> dict[str, Any]:
     """Copy the state of a pruner."""
     return {
-        "settings": describe(pruner.settings()),
+        "settings": json.dumps(describe(pruner.settings())),
         "step": pruner.step,
         "compiled": pruner.runner.compiled,
         "events": json.dumps([event._asdict() for event in pruner.events]),
@@ -72,7 +73,7 @@ def check_state(pruner: Pruner, state: Mapping[str, Any]) -> None:
     for key, (kind, name) in KINDS.items():
         if not isinstance(state[key], kind) or (kind is int and isinstance(state[key], bool)):
             raise ValueError(f"`{key}` of the state is a {type(state[key]).__name__}; it must be {name}")
-    if lines := difference(state["settings"], describe(pruner.settings())):
+    if lines := difference(_read_settings(state["settings"]), describe(pruner.settings())):
         raise ValueError("the state was saved with other settings than this pruner's:\n  " + "\n  ".join(lines))
     if state["step"] < 0:
         raise ValueError(f"`step` of the state is {state['step']}; it must be at least 0")
@@ -80,6 +81,13 @@ def check_state(pruner: Pruner, state: Mapping[str, Any]) -> None:
         raise ValueError(f"the state has {len(events)} pruning events, but {len(pruner.plan())} are planned")
     for key, here in tensors_of(pruner).items():
         _check_tensors(key, state[key], here)
+
+
+def _read_settings(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise ValueError("`settings` of the state is not JSON") from None
 
 
 def _check_tensors(path: str, saved: Any, here: Any) -> None:
