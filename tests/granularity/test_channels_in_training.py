@@ -31,6 +31,11 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> Non
     optimizer.step()
 
 
+def steps(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
+    for each in range(number):
+        step(model, optimizer, each)
+
+
 @pytest.mark.parametrize("method", [flipout.FlipOut, flipout.GlobalMagnitude])
 @pytest.mark.parametrize("scope", ["global", "layer"])
 def test_a_residual_network_loses_whole_channels_and_compacts_to_them(
@@ -126,7 +131,7 @@ def test_a_network_that_cannot_be_followed_is_an_error_with_the_reason() -> None
     model = Untraceable()
     optimizer = sgd(model)
     flipout.GlobalMagnitude(model, optimizer, sparsity=0.5, steps=10, granularity="channel")
-    with pytest.raises(ValueError, match="has to follow the channels.*cannot be traced"):
+    with pytest.raises(ValueError, match=r"has to follow the channels.*cannot be traced"):
         _train(model, optimizer)
     other = Untraceable()
     optimizer = sgd(other)
@@ -178,5 +183,4 @@ def test_nan_scores_stop_with_the_name_of_the_layer() -> None:
             with torch.no_grad():
                 layer.weight[0, 0] = torch.nan
     with pytest.raises(FloatingPointError, match="weight has NaN or infinite scores"):
-        for number in range(12):
-            step(model, optimizer, number)
+        steps(model, optimizer, 12)

@@ -57,11 +57,11 @@ def test_a_concatenation_appends() -> None:
 
 
 def test_groups_are_tied_to_their_inputs() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 3, groups=4), nn.Conv2d(4, 6, 1, groups=2), nn.Flatten())
-    layers = ties(model, 3, 4, 4).layers
+    depthwise = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 3, groups=4)
+    layers = ties(nn.Sequential(*depthwise, nn.Conv2d(4, 6, 1, groups=2), nn.Flatten()), 3, 4, 4).layers
     assert layers["1.weight"].inputs is None
     assert layers["1.weight"].outputs == layers["0.weight"].outputs == [FIXED] * 4  # the last layer is the output
-    deeper = ties(nn.Sequential(*model[:2], nn.ReLU(), nn.Conv2d(4, 2, 1)), 3, 4, 4).layers
+    deeper = ties(nn.Sequential(*depthwise, nn.ReLU(), nn.Conv2d(4, 2, 1)), 3, 4, 4).layers
     assert len(set(deeper["0.weight"].outputs)) == 4
     assert deeper["1.weight"].outputs == deeper["0.weight"].outputs == deeper["3.weight"].inputs
 
