@@ -31,6 +31,7 @@ KINDS: dict[str, tuple[type, str]] = {
     "events": (str, "a string"),
     "hidden": (Mapping, "a dict"),
     "extra": (Mapping, "a dict"),
+    "shrunk": (str, "a string"),
 }
 """What a state consists of."""
 
@@ -42,6 +43,7 @@ def save_state(pruner: Pruner) -> dict[str, Any]:
         "step": pruner.step,
         "compiled": pruner.runner.compiled,
         "events": json.dumps([event._asdict() for event in pruner.events]),
+        "shrunk": pruner.shrunk_state().as_text(),
         **_copy(tensors_of(pruner)),
     }
 
@@ -79,6 +81,7 @@ def check_state(pruner: Pruner, state: Mapping[str, Any]) -> None:
         raise ValueError(f"`step` of the state is {state['step']}; it must be at least 0")
     if len(events := read_events(state["events"])) > len(pruner.plan()):
         raise ValueError(f"the state has {len(events)} pruning events, but {len(pruner.plan())} are planned")
+    pruner.check_shrunk_state(state["shrunk"])
     for key, here in tensors_of(pruner).items():
         _check_tensors(key, state[key], here)
 

@@ -45,6 +45,8 @@ class DeepR(Pruner):
         options: see `Pruner`.
     """
 
+    needs_whole_network = "a connection of any channel can be activated until the end of training"
+
     def __init__(
         self,
         model: nn.Module,

@@ -22,13 +22,17 @@ def choose(
     *,
     floors: Sequence[int],
     per_layer: bool = False,
+    sizes: Sequence[int] | None = None,
     dtype: torch.dtype = torch.float32,
     run: Run = lambda function: function,
 ) -> list[Tensor]:
-    """Mark what to prune so that exactly `keep` weights are kept, and at least `floors[i]` of them in layer `i`."""
+    """Mark what to prune so that exactly `keep` weights are kept, and at least `floors[i]` of them in layer `i`.
+
+    `sizes` are the numbers of weights that the shares of layers are counted from, if some are not in `alive`.
+    """
     kept = counts(alive)
     if per_layer:
-        quota = apportion([mask.numel() for mask in alive], keep, floors)
+        quota = apportion([mask.numel() for mask in alive] if sizes is None else sizes, keep, floors)
         surplus = [have - stay for have, stay in zip(kept, quota, strict=True)]
         return smallest_of_each(scores, alive, surplus, dtype=dtype, run=run)
     # A floor protects the highest scores of its layer; the other weights are ranked over the whole network.
