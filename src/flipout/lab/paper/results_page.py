@@ -79,7 +79,7 @@ def _figure(records: Records, pictures: Path | None, names: UniqueNames) -> Iter
     yield "## Accuracy against sparsity on a convolutional network\n"
     lead = lead_figure(records.runs)
     if lead is None:
-        yield f"{NOT_RUN}\n"
+        yield "Not run yet: `flipout sweep small-resnet10`.\n"
         return
     dense = dense_cell(lead.runs)
     reference = f" The dense network has {dense}." if dense is not None and dense.values else ""
@@ -117,7 +117,7 @@ def _trials(records: Records, pictures: Path | None, names: UniqueNames) -> Iter
     yield PROTOCOL
     networks = by_network(records.in_part(TRIALS))
     if not networks:
-        yield f"{NOT_RUN}\n"
+        yield "Not run yet: `flipout sweep second-chances-lenet-300-100 second-chances-resnet10`.\n"
     for network, runs in networks.items():
         shown = [*runs, *dense_references(records.runs, runs)]
         dense = dense_cell(shown)
