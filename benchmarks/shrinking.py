@@ -96,10 +96,10 @@ class Training:
         """
         scale, whole = REAL_STEPS / self.steps, sum(self.shrink_seconds)
         for stage in self._stages():
-            usual = statistics.median(stage) * len(stage)
+            usual = statistics.median_low(stage) * len(stage)
             whole += scale * usual + max(0.0, sum(stage) - usual)
         if self.pruning_seconds:
-            usual = statistics.median(self.pruning_seconds)
+            usual = statistics.median_low(self.pruning_seconds)
             whole += usual * self.prunings + max(0.0, sum(self.pruning_seconds) - usual * len(self.pruning_seconds))
         return whole
 
