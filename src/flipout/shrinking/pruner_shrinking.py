@@ -77,7 +77,7 @@ class Shrinking(PruningEvent):
         need the whole network.
         """
         pruner = self._pruner
-        if self._looked[0] != len(self.events) and not pruner.regrows:
+        if self._looked[0] != len(self.events) and self.step and not pruner.regrows:
             self._looked = len(self.events), self._pays()
         return self._looked[1]
 

@@ -18,7 +18,7 @@ from flipout.shrinking import decision
 
 from .test_training import StopAt
 
-SETTINGS = {"method": "magnitude", "sparsity": 0.97, "epochs": 4, "batch_size": 64, "threads": 1}
+SETTINGS: dict[str, Any] = {"method": "magnitude", "sparsity": 0.97, "epochs": 4, "batch_size": 64, "threads": 1}
 
 
 @pytest.fixture(autouse=True)

@@ -36,7 +36,7 @@ def result_table(result: Mapping[str, Any]) -> Table:
     """Return the result of a run as a table."""
     kind, accuracy = accuracy_of(result)
     table = Table(show_header=False)
-    for name, value in (
+    rows: list[tuple[str, str | Text]] = [
         ("run", f"{result['method']} on {Path(result['data']).name}, {result['model']}, seed {result['seed']}"),
         ("epochs", f"{result['epochs']}, in {result['seconds']:.1f} s"),
         ("weights kept", f"{result['nonzero']:,} of {result['prunable']:,}"),
@@ -44,7 +44,8 @@ def result_table(result: Mapping[str, Any]) -> Table:
         ("sparsity", f"{result['sparsity']:.4%}"),
         *_shrunk(result),
         (f"{kind}, {result['accuracy_of']}", Text(f"{accuracy:.2%}", style="bold")),
-    ):
+    ]
+    for name, value in rows:
         table.add_row(name, Text(value) if isinstance(value, str) else value)
     return table
 
