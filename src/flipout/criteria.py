@@ -102,6 +102,7 @@ def lamp(weight: Tensor) -> Tensor:
     return torch.empty_like(squares).scatter_(0, order, ascending / unit / not_smaller).view_as(weight)
 
 
+@elementwise
 def random(uniform: Tensor) -> Tensor:
     """A random score."""
     return uniform

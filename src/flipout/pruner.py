@@ -33,6 +33,8 @@ from .runtime.unwrapping import unwrap_optimizer
 from .runtime.weights_before import WeightsBefore
 from .schedules import Schedule
 from .selection import read_floor
+from .shard_support import refuse_old_sharding, refuse_on_shards
+from .shards.matching import zero_where_pruned
 from .statistics import STATISTICS, Place, Statistic
 from .statistics.fan_in import fan_in_of
 from .statistics.requests import requested
@@ -84,6 +86,9 @@ class Pruner(PruningEvent):
     tracks: ClassVar[tuple[str, ...]] = ()
     """Statistics that a method needs beyond those that its criterion asks for."""
 
+    refuses_shards: ClassVar[str | None] = None
+    """Why a method does not work with sharded weights (DTensors), and what to do instead. None if it does."""
+
     covers_adapters: ClassVar[bool] = False
     """Whether the weights of LoRA adapters are among those that are covered by default."""
 
@@ -111,6 +116,7 @@ class Pruner(PruningEvent):
     ) -> None:
         optimizer = unwrap_optimizer(optimizer)
         refuse_inference_mode()
+        refuse_old_sharding(model)
         if scope not in ("global", "layer"):
             raise ValueError(f"scope is {scope!r}; give 'global' or 'layer'")
         if not isinstance(dead_first, bool):
@@ -136,8 +142,9 @@ class Pruner(PruningEvent):
             self._frozen_at = self.revival.frozen_at(schedule.steps)
         self._progress = Progress(self._plan[-1].step if self._plan else 0, schedule.steps)
         least = min((p.nonzero for p in self._plan if p.nonzero is not None), default=self.prunable)
-        self.floor, self.floors = floor, read_floor(floor, [layer.weight.numel() for layer in self.layers], least)
+        self.floor, self.floors = floor, read_floor(floor, [layer.size for layer in self.layers], least)
         self._track(statistics or {})
+        refuse_on_shards(self)
         self._compile, self.runner = compile, Runner(decide(compile, self._weights_with_work(), schedule.steps))
         with torch.no_grad():
             self.start()
@@ -183,13 +190,16 @@ class Pruner(PruningEvent):
 
     @property
     def masks(self) -> dict[str, Tensor]:
-        """For each weight tensor, a boolean tensor of its shape: True where the weight is kept."""
-        return {layer.name: layer.mask for layer in self.layers}
+        """For each weight tensor, a boolean tensor of its shape: True where the weight is kept. It is a DTensor of the
+        same layout if the weight is one."""
+        return {layer.name: layer.as_weight(layer.mask) for layer in self.layers}
 
     @property
     def statistics(self) -> dict[str, dict[str, Tensor]]:
         """The values of the statistics: `statistics["flips"]["fc1.weight"]`."""
-        return {key: {layer.name: self.value(layer, key) for layer in self.layers} for key in self.tracked}
+        return {
+            key: {layer.name: layer.as_weight(self.value(layer, key)) for layer in self.layers} for key in self.tracked
+        }
 
     def coverage(self) -> Coverage:
         """How much of the model this pruner covers, and what it leaves out. Print it."""
@@ -244,7 +254,7 @@ class Pruner(PruningEvent):
         if missing := [name for name in self.masks if name not in tensors]:
             raise ValueError(f"this model has no parameter {', '.join(missing)}; pass a copy of the pruned model")
         for name, mask in self.masks.items():
-            tensors[name].masked_fill_(~mask.to(tensors[name].device), 0)
+            zero_where_pruned(tensors[name], mask)
 
     def remove(self) -> None:
         """Detach from the optimizer. The zeros stay in the model, but training no longer keeps them at zero."""
@@ -311,8 +321,8 @@ class Pruner(PruningEvent):
         The gradients of weights with hidden values are scaled instead of masked.
         """
         for layer in self.layers:
-            grad = layer.weight.grad
-            if grad is None or not layer.weight.numel():
+            grad = layer.grad
+            if grad is None or not layer.size:
                 continue
             if layer.hidden is not None and self.revival is not None:
                 self.runner.teach(layer, grad, self.revival, self.noise, self.step, scale)
@@ -339,6 +349,7 @@ class Pruner(PruningEvent):
         for layer in self.layers:
             if layer.weight.grad is not None and layer.weight.grad.layout != torch.strided:
                 raise ValueError(f"{layer.name} has a sparse gradient: use sparse=False there, or exclude= it")
+            layer.prepare_shard()
         for layer in self.layers:
             self.runner.wake(layer)
         for layer, statistics in self._looking:
@@ -347,7 +358,7 @@ class Pruner(PruningEvent):
 
     def _show_gradient(self, layer: Layer, statistics: list[Statistic], scale: Tensor | float) -> None:
         """Call `before` of statistics, each with the gradient that it asks for."""
-        grad = layer.weight.grad
+        grad = layer.grad
         for kind in ("unmasked", "masked", None):
             asking = [statistic for statistic in statistics if statistic.gradient == kind]
             if not asking:
@@ -358,13 +369,13 @@ class Pruner(PruningEvent):
             if shown is not None and isinstance(scale, Tensor):
                 shown = shown / scale.to(shown.device)
             for statistic in asking:
-                statistic.before(layer.weight, shown)
+                statistic.before(layer.local, shown)
 
     def _after_step(self) -> None:
         for layer in self.layers:
             for statistic in layer.statistics.values():
                 if statistic.kernel is None:
-                    statistic.after(layer.weight, layer.learning)
+                    statistic.after(layer.local, layer.learning)
         self._before.drop()
         self._progress.step += 1
         self.settle()
@@ -395,7 +406,7 @@ class Pruner(PruningEvent):
 
     def _warn_of_dead_layers(self) -> None:
         for layer in [] if self.regrows else self.layers:
-            if layer.weight.numel() and not layer.kept and layer.name not in self._dead:
+            if layer.size and not layer.kept and layer.name not in self._dead:
                 self._dead.add(layer.name)
                 warn_of_dead_layer(layer.name, self.step)
 
@@ -425,9 +436,9 @@ class Pruner(PruningEvent):
         self.tracked = {key: known[key] for key in dict.fromkeys([*self.asked, *self.tracks])}
         for layer in self.layers:
             place = Place(layer.number, self.seed, fan_in_of(layer.module, layer.weight), layer.positions)
-            layer.statistics = {key: make(layer.weight.detach(), place) for key, make in self.tracked.items()}
+            layer.statistics = {key: make(layer.local.detach(), place) for key, make in self.tracked.items()}
             for key, statistic in layer.statistics.items():
-                statistic.check_shapes(key, layer.weight)
+                statistic.check_shapes(key, layer.local)
         looking = ((layer, [s for s in layer.statistics.values() if _looks(s)]) for layer in self.layers)
         self._looking = [(layer, statistics) for layer, statistics in looking if statistics]
 

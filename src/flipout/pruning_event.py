@@ -21,6 +21,7 @@ from .runtime.scoring import check_scores, comparison_type
 from .schedules import Pruning, Schedule
 from .selection import NotFiniteError, choose, choose_dead_first, smallest
 from .selection.digits import Scores
+from .shards.parts import Part
 
 
 class PruningEvent:
@@ -58,12 +59,17 @@ class PruningEvent:
     @property
     def prunable(self) -> int:
         """The number of weights that can be pruned, including those that are."""
-        return sum(layer.weight.numel() for layer in self.layers)
+        return sum(layer.size for layer in self.layers)
 
     @property
     def sparsity(self) -> float:
         """`1 - nonzero / prunable`, from the masks. `check` compares the masks with the weights of the model."""
         return 1 - self.nonzero / self.prunable
+
+    @property
+    def pieces(self) -> list[Part | None]:
+        """For each layer, the part of a sharded weight that this rank holds; None for an ordinary weight."""
+        return [layer.part for layer in self.layers]
 
     def agree(self, selection: Selection) -> None:
         """Called before a selection is applied: the ranks of a data-parallel training compare theirs."""
@@ -98,11 +104,13 @@ class PruningEvent:
 
     def select(self, keep: int) -> Selection:
         """Choose what to prune, and what to grow, so that exactly `keep` weights are kept."""
-        scored = next((layer for layer in self.layers if layer.weight.numel()), self.layers[0])
+        scored = next((layer for layer in self.layers if layer.size), self.layers[0])
         ranking: dict[str, Any] = {
             "dtype": comparison_type(self.score(scored).dtype, {layer.weight.dtype for layer in self.layers}),
             "run": self.runner.elementwise,
         }
+        if any(self.pieces):
+            ranking["pieces"] = self.pieces
 
         def scores(number: int) -> Tensor:
             return self.score(self.layers[number])
@@ -158,11 +166,11 @@ class PruningEvent:
             layer.mask ^= selection.prune[number]
             layer.mask |= selection.grow[number]
             if layer.hidden is None:
-                layer.hidden = no_hidden_values(layer.weight)
+                layer.hidden = no_hidden_values(layer.local)
                 layer.hidden.awake = True
             # In half precision a shrunk weight does not determine its hidden value, so it is not shrunk.
             shrink = self.revival is not None and self.revival.shrink and layer.weight.element_size() >= 4
-            set_limits(layer.hidden, layer.weight, layer.mask, shrink=shrink)
+            set_limits(layer.hidden, layer.local, layer.mask, shrink=shrink, part=layer.part)
         count_layers(self.layers)
 
     def drop_hidden_values(self) -> None:
@@ -175,11 +183,12 @@ class PruningEvent:
     def record(self, selection: Selection) -> None:
         """Append an `Event` to `events`."""
         kept = {layer.name: layer.kept for layer in self.layers}
-        self.events.append(Event(self.step, self.sparsity, self.nonzero, kept, selection.grown))
+        grown = selection.count_grown(self.layers)
+        self.events.append(Event(self.step, self.sparsity, self.nonzero, kept, grown))
 
     def value(self, layer: Layer, statistic: str) -> Tensor:
         """The value of a statistic of a layer."""
-        return layer.statistics[statistic].value(layer.weight.detach(), self.step)
+        return layer.statistics[statistic].value(layer.local.detach(), self.step)
 
     def not_finite(self, layer: Layer, what: str) -> FloatingPointError:
         """The error for NaN or infinite numbers in a layer."""

@@ -45,6 +45,11 @@ class DeepR(Pruner):
         options: see `Pruner`.
     """
 
+    refuses_shards = (
+        "it chooses from all dormant connections at every step. Use flipout.RigL, which keeps the sparsity constant "
+        "too, or train with DistributedDataParallel"
+    )
+
     def __init__(
         self,
         model: nn.Module,

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from .. import criteria
+from ..layers import count_marks
 from ..pruner import Pruner
 from ..schedules import AtThreshold, OneShot, Pruning
-from ..selection.host_numbers import read_integers
 from .options import Options
 from .registry import LoopNeeds, register
 
@@ -81,7 +81,7 @@ class HoyerSquare(Pruner):
     def keep(self, pruning: Pruning) -> int:
         if pruning.nonzero is not None:
             return pruning.nonzero
-        above = read_integers([(layer.weight.abs() >= self.threshold).sum() for layer in self.layers])
+        above = count_marks([layer.local.abs() >= self.threshold for layer in self.layers], self.layers)
         return sum(map(max, above, self.floors))
 
     def settings(self) -> dict[str, Any]:
