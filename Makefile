@@ -54,12 +54,15 @@ bench: .venv/everything ## measure what pruning costs; about four minutes
 bench-export: .venv/everything ## measure exported networks on CIFAR-10; about ten minutes
 	$(BIN)/python -m benchmarks.export
 
-GRIDS := small-lenet-300-100 small-lenet-5 small-vgg19 small-resnet18
-results: .venv/everything ## run what is missing of the small grids (hours), then write docs/results.md
+# All grids share one folder, so that a run of two grids is run once. Interrupted runs continue when make is started again.
+GRIDS := second-chances-lenet-300-100 second-chances-resnet10 small-resnet10 small-lenet-300-100 paper-lenet-300-100
+results: .venv/everything ## run what is missing of the grids (days on one core), then write docs/results.md
 	mkdir -p docs/results
-	for grid in $(GRIDS); do \
-	  $(BIN)/flipout sweep $$grid --out runs/$$grid || [ $$? -eq 1 ] || exit 1; \
-	  $(BIN)/flipout report runs/$$grid && cp runs/$$grid/report/results.json docs/results/$$grid.json || exit 1; \
+	for grid in $(GRIDS) smoke-densenet121; do \
+	  data=; [ $$grid = smoke-densenet121 ] && [ -d "$$FLIPOUT_DATA/imagenette-tiny" ] && data='--set data=imagenette-tiny'; \
+	  $(BIN)/flipout sweep $$grid $$data --out runs/results || [ $$? -eq 1 ] || exit 1; \
+	  $(BIN)/flipout report runs/results --grid $$grid --out runs/results/report/$$grid || exit 1; \
+	  cp runs/results/report/$$grid/results.json docs/results/$$grid.json; \
 	done
 	$(MAKE) results-page
 

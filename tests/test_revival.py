@@ -21,7 +21,7 @@ from tests.helpers import assert_masked, batches, convnet, cross_entropy, mlp, s
 from tests.test_pruner import OPTIMIZERS
 
 STEPS = 60
-REVIVAL = flipout.Revival(refreshes=40)
+REVIVAL = flipout.Revival(events=40)
 METHODS: dict[str, Callable[..., flipout.Pruner]] = {
     name: flipout.METHODS[name] for name in ("flipout", "magnitude", "random", "magnitude-uncertainty")
 }
@@ -81,8 +81,8 @@ def test_a_kept_weight_is_never_zero_after_an_event() -> None:
     st.integers(1, 300),
     st.sampled_from(["default", "paper", "cubic", "one-shot"]),
 )
-def test_the_plan_with_second_chances(steps: int, until: float, refreshes: int, kind: str) -> None:
-    revival = flipout.Revival(until=until, refreshes=refreshes)
+def test_the_plan_with_second_chances(steps: int, until: float, events: int, kind: str) -> None:
+    revival = flipout.Revival(until=until, events=events)
     try:
         schedule = {
             "default": lambda: flipout.Geometric(0.9, steps),
@@ -106,7 +106,7 @@ def test_the_plan_with_second_chances(steps: int, until: float, refreshes: int, 
     assert counts == sorted(counts, reverse=True)  # type: ignore[type-var]
     assert counts[-1] == plan[-1].nonzero
     gaps = [b - a for a, b in pairwise(at) if b <= frozen]
-    assert max(gaps, default=0) <= 1.5 * max(1.0, frozen / refreshes) + 1
+    assert max(gaps, default=0) <= 1.5 * max(1.0, frozen / events) + 1
     assert all(p.nonzero == max(q for q in plan if q.step <= p.step).nonzero for p in longer if p.step < plan[0].step)
 
 
@@ -129,26 +129,31 @@ class Slow:
         else:
             for weight, mask, latent in zip(self.weights, self.masks, self.latent, strict=True):
                 assert weight.grad is not None
-                weight.grad *= torch.where(mask, 1.0, self.revival.gradient)
+                weight.grad *= torch.where(mask, 1.0, self.revival.rate)
                 for row, values in zip(weight.grad, latent, strict=True):
                     row *= min(1.0, float(self.revival.trust * max(1e-3, values.norm()) / row.norm().clamp_min(1e-30)))
                 weight.copy_(latent)
         self.optimizer.step()
         self.steps += 1
+        if self.latent is not None:
+            self._limit()
         if self.steps in self.plan and self.steps <= self.frozen:
             ranked = torch.cat([weight.flatten().abs() for weight in self.weights])
-            kept = torch.ones_like(ranked, dtype=torch.bool)
-            kept[ranked.argsort(stable=True)[: len(ranked) - self.plan[self.steps]]] = False
+            kept = torch.cat([mask.flatten() for mask in self.masks])
+            keep, order = self.plan[self.steps], ranked.argsort(stable=True)
+            returning = self.revival.share * keep * (1 + math.cos(math.pi * self.steps / self.frozen)) / 2
+            pruned = [i for i in order.tolist() if not kept[i]]
+            kept[pruned[max(0, len(pruned) - round(returning)) :]] = True  # the candidates
+            candidates = [i for i in order.tolist() if kept[i]]
+            kept[candidates[: len(candidates) - keep]] = False
             parts = kept.split([weight.numel() for weight in self.weights])
             self.masks = [part.view_as(weight) for part, weight in zip(parts, self.weights, strict=True)]
             self.latent = [weight.clone() for weight in self.weights]
             self.thresholds = [0.999 * float(w.abs()[m].min()) if m.any() else 0.0 for w, m in self._pairs()]
             self.ceilings = [1.05 * float(w.abs()[~m].max()) if (~m).any() else 0.0 for w, m in self._pairs()]
         if self.latent is not None:
-            self.latent = [
-                torch.where(mask, weight, weight.clamp(-ceiling, ceiling))
-                for (weight, mask), ceiling in zip(self._pairs(), self.ceilings, strict=True)
-            ]
+            self._limit()
+            self.latent = [weight.clone() for weight in self.weights]
             for (weight, mask), threshold in zip(self._pairs(), self.thresholds, strict=True):
                 size = (weight.abs() ** 4 - threshold**4).clamp_min(0) ** 0.25
                 weight.copy_(weight.sign() * size * mask)
@@ -160,16 +165,21 @@ class Slow:
             for weight, mask in self._pairs():
                 weight.mul_(mask)
 
+    def _limit(self) -> None:
+        """No pruned weight is above the ceiling of its layer."""
+        for (weight, mask), ceiling in zip(self._pairs(), self.ceilings, strict=True):
+            weight.copy_(torch.where(mask, weight, weight.clamp(-ceiling, ceiling)))
+
     def _pairs(self) -> list[tuple[Tensor, Tensor]]:
         return list(zip(self.weights, self.masks, strict=True))
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("trust", [0.02, math.inf])
-def test_a_training_against_the_slow_version(compiled: bool, trust: float) -> None:
+@pytest.mark.parametrize(("trust", "share"), [(0.02, 1.0), (math.inf, 1.0), (math.inf, 0.2)])
+def test_a_training_against_the_slow_version(compiled: bool, trust: float, share: float) -> None:
     fast, slow = mlp().double(), mlp().double()
     optimizer = sgd(fast)
-    revival = flipout.Revival(until=0.6, gradient=0.4, trust=trust, refreshes=30)
+    revival = flipout.Revival(until=0.6, share=share, rate=0.4, trust=trust, events=30)
     pruner = magnitude(fast, optimizer, revival=revival, compile=compiled)
     reference = Slow(slow, pruner.plan(), 36, revival)
     for x, y in batches(STEPS):
@@ -180,14 +190,14 @@ def test_a_training_against_the_slow_version(compiled: bool, trust: float) -> No
         for layer, (weight, mask) in zip(pruner.layers, reference._pairs(), strict=True):
             assert torch.equal(layer.mask, mask), pruner.step
             torch.testing.assert_close(layer.weight, weight, rtol=1e-4, atol=1e-4)
-    assert sum(event.grown for event in pruner.events) > (0 if trust < 1 else 3)
+    assert share < 1 or trust < 1 or sum(event.grown for event in pruner.events) > 0
 
 
 def test_a_pruned_weight_cannot_run_away() -> None:
     """Before the masks are chosen again, a hidden value grows to just above the largest of its layer."""
     model = nn.Sequential(nn.Linear(4, 4, bias=False))
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    revival = flipout.Revival(until=0.9, refreshes=1, trust=math.inf, gradient=1.0)
+    revival = flipout.Revival(until=0.9, events=1, trust=math.inf, rate=1.0)
     pruner = magnitude(
         model, optimizer, sparsity=0.5, steps=100, schedule=flipout.OneShot(0.5, 100, 0.1), revival=revival
     )
@@ -332,7 +342,7 @@ def test_resumed_at_any_step_it_ends_bit_for_bit_the_same(
 def test_a_state_without_or_with_other_second_chances_is_refused() -> None:
     model = mlp()
     state = magnitude(model, sgd(model)).state_dict()
-    for other in (None, flipout.Revival(refreshes=41)):
+    for other in (None, flipout.Revival(events=41)):
         model = mlp()
         with pytest.raises(ValueError, match="revival"):
             magnitude(model, sgd(model), revival=other).load_state_dict(state)
@@ -463,7 +473,7 @@ def test_flips_are_counted_on_hidden_values() -> None:
     model = mlp()
     optimizer = sgd(model)
     aim = flipout.AimTest(model, optimizer)
-    pruner = flipout.FlipOut(model, optimizer, sparsity=0.9, steps=STEPS, revival=REVIVAL, noise=0.0)
+    pruner = flipout.FlipOut(model, optimizer, sparsity=0.9, steps=STEPS, revival=REVIVAL, horizon=None)
     flips, slow, signs = pruner.statistics["flips"], dict[str, Tensor](), dict[str, Tensor]()
     for x, y in batches(40):
         optimizer.zero_grad()
@@ -505,12 +515,12 @@ def test_half_precision_weights_are_not_shrunk() -> None:
     [
         ({"until": 0}, "until"),
         ({"until": 1.5}, "until"),
-        ({"gradient": -1}, "gradient"),
-        ({"gradient": 2}, "gradient"),
+        ({"rate": -1}, "rate"),
+        ({"rate": 2}, "rate"),
         ({"trust": 0}, "trust"),
         ({"trust": math.nan}, "trust"),
-        ({"refreshes": 0}, "refreshes"),
-        ({"refreshes": 1.5}, "refreshes"),
+        ({"events": 0}, "events"),
+        ({"events": 1.5}, "events"),
     ],
 )
 def test_settings_that_make_no_sense(options: dict[str, Any], message: str) -> None:

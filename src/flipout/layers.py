@@ -52,7 +52,8 @@ class Layer:
         self.mask = torch.ones_like(self.local, dtype=torch.bool, requires_grad=False)
         self.kept = self.size
         self._version = 0
-        self._channels = channels_of(torch.ones((), dtype=torch.bool, device="cpu").expand(self.weight.shape), self.module)
+        every = torch.ones((), dtype=torch.bool, device="cpu").expand(self.weight.shape)
+        self._channels = LayerChannels() if self.part is None else channels_of(every, self.module)
 
     @property
     def local(self) -> torch.Tensor:

@@ -13,6 +13,7 @@ from .criteria import Criterion, statistics_of
 from .dead_weights import DeadWeights
 from .events import Event, Progress, Selection, warn_of_dead_layer
 from .first_step import FirstStep
+from .granularity import Granularity, GranularityChoice, Reduction, as_granularity, units_for
 from .graph.live_paths import effective_weights
 from .layer_coverage import Coverage, coverage_of, warn_of_low_coverage
 from .layers import Layer, Patterns, find_layers, named_tensors, refuse_inference_mode
@@ -31,7 +32,7 @@ from .runtime.ownership import Ownership
 from .runtime.runner import Runner
 from .runtime.unwrapping import unwrap_optimizer
 from .runtime.weights_before import WeightsBefore
-from .schedules import Schedule
+from .schedules import Pruning, Schedule
 from .selection import read_floor
 from .shard_support import refuse_old_sharding, refuse_on_shards
 from .shards.matching import zero_where_pruned
@@ -71,6 +72,9 @@ class Pruner(PruningEvent):
         scope: "global" ranks all weights together; "layer" prunes every layer by the same share.
         floor: the least number of weights (an integer) or share of weights (a float) that each layer keeps. The total
             stays exact.
+        granularity: what is pruned as one unit: "weight", "kernel" (a filter plane), "channel" (an output channel with
+            everything that is tied to it or reads it), a block `(rows, columns)`, or a pattern such as "2:4".
+        reduce: how the scores of the weights of a unit become its score: "mean", "sum" or "norm".
         dead_first: prune weights that lie on no live path from the input to the output before all others. It does not
             apply to a pruning at step 0, before the model was called.
         include: which weights to prune instead of those of Linear and convolution modules; see `layers.find_layers`.
@@ -106,6 +110,8 @@ class Pruner(PruningEvent):
         noise: GradientNoise | float | None = None,
         scope: Literal["global", "layer"] = "global",
         floor: int | float = 0,
+        granularity: GranularityChoice = "weight",
+        reduce: Reduction = "mean",
         dead_first: bool = False,
         include: Patterns | None = None,
         exclude: Patterns | None = None,
@@ -134,15 +140,13 @@ class Pruner(PruningEvent):
         self.events: list[Event] = []
         self._dead: set[str] = set()
         self.dead_weights = DeadWeights() if dead_first else None
-        self._plan = schedule.plan(self.prunable)
+        self._plan = self._planned(as_granularity(granularity, reduce), floor)
         self.revival, self._frozen_at = as_revival(revival), 0
         if self.revival is not None:
             self._refuse_revival()
             self._plan = self.revival.extend(self._plan, schedule.steps)
             self._frozen_at = self.revival.frozen_at(schedule.steps)
         self._progress = Progress(self._plan[-1].step if self._plan else 0, schedule.steps)
-        least = min((p.nonzero for p in self._plan if p.nonzero is not None), default=self.prunable)
-        self.floor, self.floors = floor, read_floor(floor, [layer.size for layer in self.layers], least)
         self._track(statistics or {})
         refuse_on_shards(self)
         self._compile, self.runner = compile, Runner(decide(compile, self._weights_with_work(), schedule.steps))
@@ -165,6 +169,8 @@ class Pruner(PruningEvent):
         self._gradient_masks = GradientMasks(self.layers)
         if self.dead_weights is not None:
             self.dead_weights.watch(self.model)
+        if self.units is not None:
+            self.units.watch(self.model)
         self._farewell = weakref.finalize(self, warn_at_the_end, self._progress, weakref.ref(self))
 
     # Reading.
@@ -222,6 +228,8 @@ class Pruner(PruningEvent):
         if returned := [event for event in self.events if event.grown]:
             number = sum(event.grown for event in returned)
             status += f"\n{number:,} times a pruned weight came back, the last time at step {returned[-1].step:,}"
+        if self.units is not None:
+            status += self.units.status()
         live = {} if example_input is None else effective_weights(self.model, example_input).layers
         rows = (summarize(layer, live[layer.name][1] if layer.name in live else None) for layer in self.layers)
         return Summary(tuple(rows), status)
@@ -263,6 +271,8 @@ class Pruner(PruningEvent):
             self._gradient_masks.remove()
             if self.dead_weights is not None:
                 self.dead_weights.remove()
+            if self.units is not None:
+                self.units.remove()
             self._farewell.detach()
             self._progress.warn()
             warn_of_lost_zeros(self, self.lost_zeros())
@@ -341,6 +351,8 @@ class Pruner(PruningEvent):
 
     def _before_step(self, scale: Tensor | float) -> None:
         self._ownership.check()
+        if self.units is not None:
+            self.units.ready(self.model)
         if self._first_step is not None:
             first, self._first_step = self._first_step, None
             first.take(self)
@@ -442,6 +454,14 @@ class Pruner(PruningEvent):
         looking = ((layer, [s for s in layer.statistics.values() if _looks(s)]) for layer in self.layers)
         self._looking = [(layer, statistics) for layer, statistics in looking if statistics]
 
+    def _planned(self, granularity: Granularity, floor: int | float) -> list[Pruning]:
+        """The prunings of the schedule in whole units, with the floors."""
+        plan = self.schedule.plan(self.prunable)
+        least = min((p.nonzero for p in plan if p.nonzero is not None), default=self.prunable)
+        self.floor, self.floors = floor, read_floor(floor, [layer.size for layer in self.layers], least)
+        self.granularity, self.units = granularity, units_for(granularity, self)
+        return plan if self.units is None else self.units.planned(plan, self.prunable, self.floors)
+
     def _refuse_revival(self) -> None:
         """Refuse hidden values for a method that changes gradients, weights or masks in its own way."""
         parts = ("change_gradients", "settle", "prune", "select", "apply")
@@ -467,6 +487,7 @@ class Pruner(PruningEvent):
             "statistics": self.tracked,
             "scope": self.scope,
             "floor": self.floor,
+            "granularity": self.granularity,
             "dead_first": self.dead_weights is not None,
             "revival": self.revival,
             "seed": self.seed,

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from .criteria import Criterion
 from .dead_weights import DeadWeights
 from .events import Event, Selection
+from .granularity.unit_choice import UnitChoice
 from .hidden_values import no_hidden_values, set_limits
 from .layers import Layer, count_layers
 from .revival import Revival
@@ -20,7 +21,6 @@ from .runtime.runner import Runner
 from .runtime.scoring import check_scores, comparison_type
 from .schedules import Pruning, Schedule
 from .selection import NotFiniteError, choose, choose_dead_first, smallest
-from .selection.digits import Scores
 from .shards.parts import Part
 
 
@@ -35,6 +35,7 @@ class PruningEvent:
     scope: Literal["global", "layer"]
     floors: Sequence[int]
     dead_weights: DeadWeights | None
+    units: UnitChoice | None
     runner: Runner
     events: list[Event]
     revival: Revival | None
@@ -50,6 +51,11 @@ class PruningEvent:
     def reviving(self) -> bool:
         """Whether a pruning event at this step ranks the hidden values of all weights, not only those that are kept."""
         raise NotImplementedError
+
+    @classmethod
+    def regrown_one_by_one(cls) -> bool:
+        """Whether a method has its own way to choose single weights, so that it cannot prune larger units."""
+        return cls.select is not PruningEvent.select
 
     @property
     def nonzero(self) -> int:
@@ -104,22 +110,14 @@ class PruningEvent:
 
     def select(self, keep: int) -> Selection:
         """Choose what to prune, and what to grow, so that exactly `keep` weights are kept."""
-        scored = next((layer for layer in self.layers if layer.size), self.layers[0])
-        ranking: dict[str, Any] = {
-            "dtype": comparison_type(self.score(scored).dtype, {layer.weight.dtype for layer in self.layers}),
-            "run": self.runner.elementwise,
-        }
-        if any(self.pieces):
-            ranking["pieces"] = self.pieces
+        return self._select_weights(keep) if self.units is None else self.units.select(self, keep)
 
-        def scores(number: int) -> Tensor:
-            return self.score(self.layers[number])
-
-        masks = [layer.mask for layer in self.layers]
+    def _select_weights(self, keep: int) -> Selection:
+        ranking, masks = self.ranking(), [layer.mask for layer in self.layers]
         per_layer = self.scope == "layer"
         try:
-            candidates = self._candidates(scores, keep, ranking) if self.reviving else masks
-            chosen = self._chooser()(scores, candidates, keep, floors=self.floors, per_layer=per_layer, **ranking)
+            candidates = self.candidates(keep, ranking) if self.reviving else masks
+            chosen = self._chooser()(self.scores, candidates, keep, floors=self.floors, per_layer=per_layer, **ranking)
         except NotFiniteError as error:
             raise self.not_finite(self.layers[error.tensor], "scores") from None
         if not self.reviving:
@@ -128,13 +126,31 @@ class PruningEvent:
         pruned = [mask & ~after for mask, after in zip(masks, left, strict=True)]
         return Selection(pruned, [after & ~mask for mask, after in zip(masks, left, strict=True)])
 
-    def _candidates(self, scores: Scores, keep: int, ranking: dict[str, Any]) -> list[Tensor]:
+    def scores(self, number: int) -> Tensor:
+        """The scores of a layer, by its number."""
+        return self.score(self.layers[number])
+
+    def ranking(self) -> dict[str, Any]:
+        """How scores are compared: their type, what compiles elementwise functions, and what is on other ranks."""
+        scored = next((layer for layer in self.layers if layer.size), self.layers[0])
+        dtype = comparison_type(self.score(scored).dtype, {layer.weight.dtype for layer in self.layers})
+        ranks = {"pieces": self.pieces} if any(self.pieces) else {}
+        return {"dtype": dtype, "run": self.runner.elementwise, **ranks}
+
+    def returning(self, keep: int) -> int:
+        """The most weights that can come back in an event."""
+        return 0 if self.revival is None else self.revival.returning(self.step, self.schedule.steps, keep)
+
+    def candidates(self, keep: int, ranking: dict[str, Any]) -> list[Tensor]:
         """The weights that an event chooses from: the kept ones, and the pruned ones that may come back."""
-        assert self.revival is not None
-        pruned = self.prunable - self.nonzero
-        out = pruned - self.revival.returning(self.step, self.schedule.steps, keep)
-        lowest = smallest(scores, [~layer.mask for layer in self.layers], max(0, out), **ranking)
+        out = self.prunable - self.nonzero - self.returning(keep)
+        lowest = smallest(self.scores, [~layer.mask for layer in self.layers], max(0, out), **ranking)
         return [~mark for mark in lowest]
+
+    def find_dead(self, masks: Sequence[Tensor]) -> dict[int, Tensor]:
+        """The weights on no live path under some masks, by the number of their layer, if they are pruned first."""
+        dead = self.dead_weights
+        return dead.find(self.layers, masks) if dead is not None and self.step and dead.ready(self.model) else {}
 
     def _chooser(self) -> Callable[..., list[Tensor]]:
         """The function that chooses what to prune. Before the first step no call has shown what the model reads."""

@@ -10,7 +10,7 @@ from numbers import Integral, Real
 
 from .schedules import Pruning
 
-REFRESHES = 150
+EVENTS = 150
 
 
 @dataclass(frozen=True)
@@ -25,32 +25,32 @@ class Revival:
         until: the share of training at which the masks are frozen.
         share: the most weights that can come back in one event, as a share of those that are kept. It falls to 0 at
             `until` along a cosine, so that the network settles before the masks are frozen.
-        gradient: the factor for the gradient of pruned weights.
+        rate: the factor for the gradient of pruned weights, so that they learn more slowly.
         trust: the largest norm of the gradient of a unit (an output channel), relative to the norm of its weights,
             hidden ones included. It holds channels that have lost nearly all of their weights; infinity is no limit.
         shrink: whether kept weights are shrunk smoothly towards the threshold of their layer.
-        refreshes: how often the masks are chosen, at least, if they are chosen evenly until `until`. Prunings of the
+        events: how often the masks are chosen, at least, if they are chosen evenly until `until`. Prunings of the
             schedule count. Between them, and from the last one on, the number of weights stays as it is.
     """
 
     until: float = 0.7
     share: float = 0.1
-    gradient: float = 0.5
+    rate: float = 0.5
     trust: float = 0.3
     shrink: bool = True
-    refreshes: int = REFRESHES
+    events: int = EVENTS
 
     def __post_init__(self) -> None:
         if not isinstance(self.until, Real) or not 0 < self.until <= 1:
             raise ValueError(f"until is {self.until}; give a share of training above 0 and at most 1")
         if not isinstance(self.share, Real) or not 0 <= self.share <= 1:
             raise ValueError(f"share is {self.share}; give a share of the kept weights between 0 and 1")
-        if not isinstance(self.gradient, Real) or not 0 <= self.gradient <= 1:
-            raise ValueError(f"gradient is {self.gradient}; give a factor between 0 and 1 for pruned weights")
+        if not isinstance(self.rate, Real) or not 0 <= self.rate <= 1:
+            raise ValueError(f"rate is {self.rate}; give a factor between 0 and 1 for pruned weights")
         if not isinstance(self.trust, Real) or not self.trust > 0:
             raise ValueError(f"trust is {self.trust}; give a number above 0, or math.inf for no limit")
-        if not isinstance(self.refreshes, Integral) or self.refreshes < 1:
-            raise ValueError(f"refreshes is {self.refreshes}; choose the masks at least once")
+        if not isinstance(self.events, Integral) or self.events < 1:
+            raise ValueError(f"events is {self.events}; choose the masks at least once")
 
     def frozen_at(self, steps: int) -> int:
         """The step after which the masks are frozen."""
@@ -77,7 +77,7 @@ class Revival:
                 "revival needs a schedule that prunes during training, not before the first step, because "
                 "hidden values are learned: choose another schedule, or pass revival=None"
             )
-        interval = max(1.0, frozen / self.refreshes)
+        interval = max(1.0, frozen / self.events)
         before = [pruning for pruning in plan if pruning.step <= frozen]
         extended = []
         for pruning, following in pairwise([*before, before[-1]._replace(step=frozen)]):

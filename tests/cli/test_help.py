@@ -34,8 +34,8 @@ def test_panels_by_subject(command: str, monkeypatch: pytest.MonkeyPatch, capsys
         r"--optimizer +sgd\|adam\|adamw",
         r"--milestones +INT,\.\.\..*\[default: 150,250\]",
         r"--augment +--no-augment +crop and mirror colour images \[default: yes\]",
-        r"--noise +FLOAT .*\[default: 1\]",
-        r"--p +FLOAT .*\[default: 2\]",
+        r"--noise +FLOAT +scale of the gradient noise",
+        r"--p +FLOAT .*\[default: 4\]",
     ):
         assert re.search(line, said), line
 

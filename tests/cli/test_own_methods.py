@@ -136,7 +136,7 @@ def test_its_options_reach_the_constructor(module: str) -> None:
     ("name", "options", "message"),
     [
         ("Powerful", ["--shape", "flat"], "--shape is 'flat': input should be 'round' or 'square'"),
-        ("Powerful", ["--p", "2"], "Powerful takes no --p; it takes --careful, --end"),
+        ("Powerful", ["--p", "2"], "Powerful takes no --p; it takes --careful, --dead-first, --end"),
         ("Powerful", ["--powr", "2"], "--power"),
         ("Powerless", [], "has no class 'Powerless'"),
         ("score", [], "is not a class"),

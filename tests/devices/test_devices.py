@@ -16,8 +16,8 @@ from tests.devices.fake_device import FactoriesOnDevice, FakeTensorOnDevice, dev
 from tests.helpers import batches, cross_entropy, make, mlp, sgd
 
 METHODS = [name for name in flipout.METHODS if name not in ("dense", "keep-zeros")]
-PER_EVENT = 6
-"""Host syncs that one pruning event may make, however many layers there are."""
+PER_EVENT = 8
+"""Host syncs that one pruning event may make, however many layers there are. (GraNet ranks three times.)"""
 
 
 @pytest.fixture(autouse=True)
@@ -111,9 +111,10 @@ def test_every_method_does_on_a_device_what_it_does_on_the_cpu(method: str, opti
 @pytest.mark.parametrize("options", [{}, {"scope": "layer"}, {"floor": 3}], ids=str)
 @pytest.mark.parametrize("method", ["flipout", "hoyer-square"])
 def test_host_syncs_do_not_depend_on_the_number_of_layers(method: str, options: dict[str, Any]) -> None:
-    few, many = (Run(method, deep_mlp(n), to_device, steps=5, **options).train(5) for n in (2, 8))
-    assert few.pruning
-    assert [len(waits) for waits in few.pruning] == [len(waits) for waits in many.pruning]
+    few, many = (Run(method, deep_mlp(n), to_device, steps=5, **options).train(5) for n in (2, 12))
+    assert len(few.pruning) == len(many.pruning) > 0
+    for run in (few, many):  # not always the same number: nothing is ranked where no weight can come back
+        assert max(len(waits) for waits in run.pruning) <= PER_EVENT
 
 
 @pytest.mark.slow

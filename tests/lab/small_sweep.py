@@ -17,27 +17,31 @@ from flipout.lab.sweeps.sweep_view import SweepView
 
 BASE = {"recipe": "paper", "data": "digits", "model": "mlp", "epochs": 3, "width": 0.25}
 PARTS = [
-    {"name": "results", "method": ["flipout", "magnitude"], "sparsity": [0.75, 0.9375], "seed": [0, 1]},
+    {"name": "results", "method": ["flipout-paper", "magnitude"], "sparsity": [0.75, 0.9375], "seed": [0, 1]},
     {"name": "results", "method": "snip", "sparsity": [0.75, 0.999], "seed": [0, 1]},
     {"name": "results", "method": "dense", "sparsity": 0.0, "seed": [0, 1]},
     {"name": "results", "method": "hoyer-square", "sparsity": "none", "lambda": [1e-5, 1e-3, 1e-2], "threshold": 5e-2},
-    {"name": "ablation", "variants": [{"method": "flipout"}, {"method": "flipout", "noise": 0.0}], "sparsity": 0.9375},
+    {
+        "name": "ablation",
+        "variants": [{"method": "flipout-paper"}, {"method": "flipout-paper", "noise": 0.0}],
+        "sparsity": 0.9375,
+    },
     {"name": "broken", "method": "magnitude", "learning_rate": 1e20},
     {
         "name": "aim",
         "aim": True,
-        "variants": [{"method": "flipout", "noise": 0.0}, {"method": "flipout"}],
+        "variants": [{"method": "flipout-paper", "noise": 0.0}, {"method": "flipout-paper"}],
         "sparsity": 0.75,
         "seed": [0, 1],
     },
     {
         "name": "table3",
-        "method": "flipout",
+        "method": "flipout-paper",
         "p": [0.0, 0.5, 1.0, 2.0, 4.0],
         "validate": True,
         "sparsity": [0.75, 0.9375],
     },
-    {"name": "table2", "method": "flipout", "noise": [0.5, 1.0, 1.5], "validate": True, "sparsity": 0.75},
+    {"name": "table2", "method": "flipout-paper", "noise": [0.5, 1.0, 1.5], "validate": True, "sparsity": 0.75},
 ]
 
 

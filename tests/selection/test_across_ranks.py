@@ -1,4 +1,4 @@
-"""Selection over ranks that hold pieces of tensors. Threads stand for ranks: each waits for the numbers of the others."""
+"""Selection over ranks that hold pieces of tensors. Threads stand for ranks: each waits for what the others send."""
 
 from __future__ import annotations
 
@@ -69,7 +69,9 @@ def on_ranks(ranks: Sequence[Rank], act: Callable[..., list[Tensor]]) -> list[An
         return list(pool.map(run, ranks))
 
 
-def cut(scores: Sequence[Tensor], candidates: Sequence[Tensor], owners: Sequence[Tensor | None], ranks: int) -> list[Rank]:
+def cut(
+    scores: Sequence[Tensor], candidates: Sequence[Tensor], owners: Sequence[Tensor | None], ranks: int
+) -> list[Rank]:
     """Give each rank the elements of each tensor that it owns; a tensor without owners is on every rank."""
     exchange, parts = Exchange(ranks), []
     for rank in range(ranks):

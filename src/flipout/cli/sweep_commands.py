@@ -199,8 +199,9 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="folder of the report (default: the folder report in the folder of the runs)")
     ] = None,
+    grid: Annotated[str | None, typer.Option(help="only the runs of this grid, if the folder has several")] = None,
 ) -> None:
     """Write a report on many runs: an HTML page, figures for print, and tables."""
     location = locate_runs(runs, out)
-    path = write_report(collect(location.runs), location.report, runs_folder=location.links)
+    path = write_report(collect(location.runs, grid), location.report, runs_folder=location.links)
     _print(f"page: {path}\nfigures: {location.report / 'figures'}\ntables: {location.report / 'tables'}")

@@ -70,6 +70,10 @@ class DeepR(Pruner):
         schedule = OneShot(sparsity, steps, at=0)
         super().__init__(model, optimizer, criterion=criteria.random, schedule=schedule, **options)
 
+    @classmethod
+    def regrown_one_by_one(cls) -> bool:
+        return True
+
     @property
     def regrows(self) -> bool:
         return True

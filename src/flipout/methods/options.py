@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, TypedDict
 
+from ..granularity import GranularityChoice, Reduction
 from ..layers import Patterns
 from ..revival import Revival
 from ..runtime.compiler import Compile
@@ -34,6 +35,8 @@ class CommonOptions(BasicOptions, total=False):
 
     scope: Literal["global", "layer"]
     floor: int | float
+    granularity: GranularityChoice
+    reduce: Reduction
     dead_first: bool
 
 

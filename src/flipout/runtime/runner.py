@@ -84,7 +84,7 @@ class Runner:
         """Prepare the gradient of a layer whose pruned weights keep learning. `scaled_by` is as for `perturb`."""
         if noise is not None and noise.scale:
             self.perturb(layer, grad, noise, step, scaled_by)
-        share, trust = (self._number(value, grad.device) for value in (revival.gradient, revival.trust))
+        share, trust = (self._number(value, grad.device) for value in (revival.rate, revival.trust))
         trust = trust * (scaled_by.to(grad.device) if isinstance(scaled_by, Tensor) else scaled_by)
         if layer.part is not None and layer.part.spread:
             teach_part(layer.local, grad, layer.bytes, share, trust, layer.part)

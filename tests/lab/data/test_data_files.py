@@ -19,7 +19,7 @@ import requests
 import torch
 from PIL import Image
 
-from flipout.lab import LabError, load
+from flipout.lab import LabError, load, make_settings
 from flipout.lab.data import cifar10, downloads, idx_files, imagenette
 
 
@@ -211,6 +211,15 @@ def test_an_image_folder_of_the_user(tmp_path: Path) -> None:
     assert data.classes == 2
     assert data.train_labels.tolist() == [0, 0, 0, 1, 1, 1]
     assert data.train_images[4, :, 0, 0].tolist() == [100, 10, 5]
+
+
+def test_an_image_folder_below_the_data_folder() -> None:
+    """A grid or a result then does not name the path on one machine."""
+    photographs(Path(os.environ["FLIPOUT_DATA"]) / "pets")
+    assert make_settings(data="pets").folder_name().startswith("pets-")
+    assert len(load("pets", image_size=8).train_labels) == 6
+    with pytest.raises(LabError, match="unknown data set 'pet'"):
+        make_settings(data="pet")
 
 
 def test_invalid_image_folders(tmp_path: Path) -> None:

@@ -48,24 +48,24 @@ def results(method: str, accuracies: list[float], sparsity: float = 0.999, **mor
     ],
 )
 def test_a_win_at_the_extreme(ours: list[float], theirs: list[float], verdict: Verdict) -> None:
-    found = verdicts("FlipOut is the best", *results("flipout", ours), *results("magnitude", theirs))
+    found = verdicts("FlipOut is the best", *results("flipout-paper", ours), *results("magnitude", theirs))
     assert found == [verdict]
 
 
 def test_the_rival_is_the_best_of_the_others() -> None:
-    runs = [*results("flipout", [80, 81]), *results("magnitude", [70, 71]), *results("snip", [90, 91])]
+    runs = [*results("flipout-paper", [80, 81]), *results("magnitude", [70, 71]), *results("snip", [90, 91])]
     assert verdicts("FlipOut is the best", *runs) == [Verdict.FAILS]
 
 
 def test_without_other_methods_there_is_no_verdict() -> None:
-    assert verdicts("FlipOut is the best", *results("flipout", [80, 81])) == []
-    assert verdicts("Below 99.61 %", *results("flipout", [80, 81], 0.9)) == []
+    assert verdicts("FlipOut is the best", *results("flipout-paper", [80, 81])) == []
+    assert verdicts("Below 99.61 %", *results("flipout-paper", [80, 81], 0.9)) == []
 
 
 def test_within_a_point() -> None:
-    close = [*results("flipout", [90.0, 90.0], 0.9), *results("magnitude", [90.9, 90.9], 0.9)]
-    far = [*results("flipout", [90.0, 90.0], 0.8), *results("magnitude", [91.1, 91.1], 0.8)]
-    single = [*results("flipout", [90.0], 0.7), *results("magnitude", [90.0], 0.7)]
+    close = [*results("flipout-paper", [90.0, 90.0], 0.9), *results("magnitude", [90.9, 90.9], 0.9)]
+    far = [*results("flipout-paper", [90.0, 90.0], 0.8), *results("magnitude", [91.1, 91.1], 0.8)]
+    single = [*results("flipout-paper", [90.0], 0.7), *results("magnitude", [90.0], 0.7)]
     assert verdicts("Below 99.61 %", *single, *close, *far) == [Verdict.OPEN, Verdict.FAILS, Verdict.HOLDS]
 
 
@@ -74,7 +74,7 @@ def scan(values: dict[float, list[float]], option: str, part: str) -> list[Recor
     for value, accuracies in values.items():
         chosen: dict[str, Any] = {option: value}
         runs += [
-            run(accuracy, part, method="flipout", validate=True, sparsity=0.9, seed=seed, **chosen)
+            run(accuracy, part, method="flipout-paper", validate=True, sparsity=0.9, seed=seed, **chosen)
             for seed, accuracy in enumerate(accuracies)
         ]
     return runs
@@ -108,8 +108,11 @@ def test_noise_hurts_and_then_helps() -> None:
     def pair(sparsity: float, noisy: list[float], quiet: list[float]) -> list[Record]:
         without: dict[str, Any] = {"noise": 0.0}
         return [
-            *(run(a, "ablation", method="flipout", sparsity=sparsity, seed=i) for i, a in enumerate(noisy)),
-            *(run(a, "ablation", method="flipout", sparsity=sparsity, seed=i, **without) for i, a in enumerate(quiet)),
+            *(run(a, "ablation", method="flipout-paper", sparsity=sparsity, seed=i) for i, a in enumerate(noisy)),
+            *(
+                run(a, "ablation", method="flipout-paper", sparsity=sparsity, seed=i, **without)
+                for i, a in enumerate(quiet)
+            ),
         ]
 
     assert verdicts("Noise makes FlipOut", *pair(0.9, [80, 81], [90, 91])) == [Verdict.HOLDS]
@@ -129,7 +132,7 @@ def test_snip_collapses_and_a_layer_dies() -> None:
 
 
 def test_dense_runs_of_other_networks_are_not_mixed() -> None:
-    ours = [*results("flipout", [80, 81]), *results("dense", [90.0, 90.0], 0.0)]
+    ours = [*results("flipout-paper", [80, 81]), *results("dense", [90.0, 90.0], 0.0)]
     other = make_settings("paper", model="lenet-5", method="dense", sparsity=0.0)
     foreign = Record(other.folder_name(), other, ("results",), {**ours[0].result, "test_accuracy": 0.1})  # type: ignore[dict-item]
     text = render_results_page([Records("both", (*ours, foreign))], "x")
@@ -147,8 +150,8 @@ def test_the_page_lists_every_claim(records: Records) -> None:
 
 
 def test_verdicts_are_counted_and_written_out() -> None:
-    level = [*results("flipout", [80, 81, 82]), *results("magnitude", [79, 81, 82])]
-    single = [*results("flipout", [80], 0.9999), *results("magnitude", [70], 0.9999)]
+    level = [*results("flipout-paper", [80, 81, 82]), *results("magnitude", [79, 81, 82])]
+    single = [*results("flipout-paper", [80], 0.9999), *results("magnitude", [70], 0.9999)]
     text = render_results_page([Records("test", (*level, *single))], "x")
     assert "2 comparisons: statistically indistinguishable (1), cannot be decided here (1)." in text
     assert "**statistically indistinguishable**. 99.9 %: FlipOut 81.00 ± 1.00" in text

@@ -19,7 +19,7 @@ def test_tables_and_figures_are_reproduced(records: Records, tmp_path: Path) -> 
     (table,), _ = reproduce_item("table2", "quick", records, tmp_path)
     assert "λ = " in table.rows[0][1].text
     tables, written = reproduce_item("figure-ablation", "quick", records, tmp_path)
-    assert [row[0].text for row in tables[0].rows][:2] == ["FlipOut", "FlipOut, no noise"]
+    assert [row[0].text for row in tables[0].rows][:2] == ["FlipOut (paper)", "FlipOut (paper), no noise"]
     assert {path.suffix for path in written} == {".png", ".pdf", ".md", ".csv", ".tex"}
 
 
@@ -34,5 +34,6 @@ def test_names_are_checked() -> None:
         check_item("tabel2", "quick")
     with pytest.raises(LabError, match="unknown scale"):
         check_item("table2", "large")
-    assert grids_of("paper", "table2") == ["paper-densenet121", "paper-resnet18", "paper-vgg19"]
+    paper = ["paper-densenet121", "paper-lenet-300-100", "paper-resnet18", "paper-vgg19"]
+    assert grids_of("paper", "table2") == paper
     assert grids_of("quick", "") == ["quick"]

@@ -89,13 +89,13 @@ def test_curves_have_the_points_of_the_data(records: Records) -> None:
     for curve in learning_curves(records.in_part("results"), 0.9375):
         assert curve.x == (1, 2, 3)
         assert curve.seeds == (2, 2, 2)
-    mine = next(c for c in learning_curves(records.in_part("results"), 0.9375) if c.label == "FlipOut")
+    mine = next(c for c in learning_curves(records.in_part("results"), 0.9375) if c.label == "FlipOut (paper)")
     assert len(mine.prunings) == 4
     assert all(0 < epoch <= 3 for epoch in mine.prunings)
 
 
 def test_flips_count_every_weight(records: Records) -> None:
-    run = next(run for run in records.runs if run.settings.method == "flipout" and run.result is not None)
+    run = next(run for run in records.runs if run.settings.method == "flipout-paper" and run.result is not None)
     assert run.result is not None
     found = flip_histogram(run)
     assert found is not None
@@ -201,6 +201,14 @@ def test_runs_without_a_sweep_are_reported_too(swept: Path, tmp_path: Path) -> N
         shutil.copytree(path, tmp_path / path.name)
     assert collect(tmp_path).parts == ["runs"]
     write_report(collect(tmp_path), tmp_path / "report")
+
+
+def test_one_grid_of_several(swept: Path) -> None:
+    assert collect(swept, "never").title == "& not run"
+    assert [run.parts for run in collect(swept, "never").runs] == [("never",)] * 2
+    assert "never" not in collect(swept, "test").parts
+    with pytest.raises(LabError, match="did you mean 'never'"):
+        collect(swept, "nevr")
 
 
 def test_runs_from_a_url(swept: Path, tmp_path: Path) -> None:

@@ -70,9 +70,9 @@ def test_interpolation_is_linear_in_log_density() -> None:
 
 def test_labels_name_the_options_that_differ(records: Records) -> None:
     named = set(label_runs(records.in_part("ablation")).values())
-    assert named == {"FlipOut", "FlipOut, no noise"}
+    assert named == {"FlipOut (paper)", "FlipOut (paper), no noise"}
     assert set(label_runs(records.in_part("results")).values()) == {
-        "FlipOut",
+        "FlipOut (paper)",
         "Global magnitude",
         "SNIP",
         "Dense",
@@ -119,12 +119,12 @@ def test_failures_and_missing_runs_are_shown(records: Records) -> None:
 
 def test_a_seed_counts_once(records: Records) -> None:
     """Runs with the aim test have the same seeds as the runs without it."""
-    runs = [run for run in records.runs if run.settings.method == "flipout" and run.settings.sparsity == 0.75]
+    runs = [run for run in records.runs if run.settings.method == "flipout-paper" and run.settings.sparsity == 0.75]
     runs = [run for run in runs if not run.settings.validate_ and "p" not in run.settings.given_options]
     assert len([run for run in runs if run.settings.option("noise") == 1.0]) == 4
     assert {label: row[0.75].seeds for label, row in cells(runs).items()} == {
-        "FlipOut": 2,
-        "FlipOut, no noise": 2,
+        "FlipOut (paper)": 2,
+        "FlipOut (paper), no noise": 2,
     }
     again = [*runs, *runs]
     assert cells(again) == cells(runs)

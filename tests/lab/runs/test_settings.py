@@ -22,7 +22,7 @@ def test_the_papers_recipe_is_section_4_1() -> None:
     paper = make_settings("paper", model="resnet18", sparsity=0.999)
     assert (paper.optimizer, paper.learning_rate, paper.momentum, paper.weight_decay) == ("sgd", 0.1, 0.9, 5e-4)
     assert (paper.batch_size, paper.epochs, paper.option("schedule"), paper.data) == (128, 350, "paper", "cifar10")
-    default = make_settings(model="resnet18")
+    default = make_settings(model="resnet18", method="flipout-paper")
     ours = {**default.as_dict(), "schedule": "paper", "epochs": 350, "sparsity": 0.999}
     assert ours == paper.as_dict()
 
@@ -175,9 +175,9 @@ def test_optimizers(name: str) -> None:
 
 
 def test_an_option_at_its_default_is_the_same_run() -> None:
-    plain = make_settings()
+    plain = make_settings(method="flipout-paper")
     same = make_settings(
-        noise=1.0, p="2", relative_to="gradient", schedule="default", start=0.05, scope="global", floor=0
+        method="flipout-paper", noise=1.0, p="2", relative_to="gradient", schedule="default", start=0.05, floor=0
     )
     assert same == plain
     assert same.folder_name() == plain.folder_name()

@@ -52,6 +52,22 @@ def test_parts_with_the_same_name_are_one_part() -> None:
     assert [run.settings.method for run in both.only(["a"]).runs()] == ["flipout", "dense"]
 
 
+def test_a_table_with_several_names_is_in_several_parts() -> None:
+    both = grid({"name": ["a", "b"], "method": "flipout"}, {"name": "b", "method": ["random", "dense"]})
+    assert both.parts == ["a", "b"]
+    assert [run.parts for run in both.runs()] == [("a", "b"), ("b",), ("b",)]
+    assert [run.settings.method for run in both.only(["a"]).runs()] == ["flipout"]
+    assert [run.parts for run in both.only(["b"]).runs()] == [("b",)] * 3
+
+
+def test_runs_are_in_the_order_of_the_file() -> None:
+    first = {"name": "a", "method": "flipout", "sparsity": [0.9, 0.5], "seed": [0, 1]}
+    runs = grid(first, {"name": "b", "method": "dense"}, {"name": "a", "method": "random"}).runs()
+    found = [(run.settings.method, run.settings.sparsity, run.settings.seed) for run in runs]
+    assert found[:4] == [("flipout", 0.9, 0), ("flipout", 0.9, 1), ("flipout", 0.5, 0), ("flipout", 0.5, 1)]
+    assert [method for method, _, _ in found[4:]] == ["dense", "random"]
+
+
 def test_settings_that_are_lists_are_not_axes() -> None:
     (one,) = grid({"milestones": [100, 200]}).runs()
     assert one.settings.milestones == (100, 200)
@@ -86,6 +102,7 @@ def test_a_setting_for_every_run_overrides_the_grid() -> None:
         ({"part": [{"variants": [1]}]}, "needs variants"),
         ({"part": [{"variants": [{"nois": 1}]}]}, "did you mean 'noise'"),
         ({"part": {"seed": 1}}, "needs a table"),
+        ({"part": [{"name": []}]}, "table 1 of the grid test has an empty list of names"),
     ],
 )
 def test_errors_in_a_file_are_named(content: dict[str, Any], words: str) -> None:
@@ -114,7 +131,8 @@ def test_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", shipped_grids())
 def test_shipped_grids_are_valid(name: str) -> None:
     shipped = read_grid(name)
-    assert ({"results"} if name == "demo" else {"results", "ablation", "schedules"}) <= set(shipped.parts)
+    expected = {"demo": {"results"}, "second": {"second chances"}, "smoke": {"smoke test"}}
+    assert expected.get(name.partition("-")[0], {"results", "ablation", "schedules"}) <= set(shipped.parts)
     assert len(shipped.runs()) == len({run.name for run in shipped.runs()})
 
 
@@ -131,7 +149,7 @@ def test_the_papers_grids(network: str) -> None:
     def of(part: str) -> list[Any]:
         return [run.settings for run in paper.only([part]).runs()]
 
-    for method in ("flipout", "magnitude", "random", "snip"):
+    for method in ("flipout-paper", "magnitude", "random", "snip"):
         found = {(r.sparsity, r.seed) for r in of("results") if r.method == method}
         assert found == {(sparsity, seed) for sparsity in SPARSITIES for seed in range(3)}
         scheduled = {r.option("schedule") for r in of("results") if r.method == method}
@@ -139,8 +157,8 @@ def test_the_papers_grids(network: str) -> None:
     hoyer = {r.option("lambda") for r in of("results") if r.method == "hoyer-square"}
     assert sorted(hoyer) == pytest.approx([d * 10.0**e for e in range(-7, -2) for d in (1, 3, 6)])
     assert {(r.method, r.option("noise")) for r in of("ablation")} == {
-        ("flipout", 1.0),
-        ("flipout", 0.0),
+        ("flipout-paper", 1.0),
+        ("flipout-paper", 0.0),
         ("magnitude", None),
         ("magnitude", 1.0),
     }
@@ -150,3 +168,17 @@ def test_the_papers_grids(network: str) -> None:
     assert {r.option("p") for r in of("table3")} == {0.0, 0.5, 1.0, 2.0, 4.0}
     for part in ("table2", "table3"):
         assert {r.sparsity for r in of(part)} == {0.9375, 0.9990234375}
+
+
+def test_the_long_grids_answer_the_main_questions_first() -> None:
+    paper = [run.settings for run in read_grid("paper-lenet-300-100").runs()]
+    assert {run.epochs for run in paper} == {350}
+    assert {(r.method, r.sparsity, r.seed) for r in paper[:12]} == {
+        (method, sparsity, seed)
+        for method in ("flipout-paper", "magnitude")
+        for sparsity in (0.9990234375, 0.99609375)
+        for seed in (0, 1, 2)
+    }
+    small = {run.name for run in read_grid("small-resnet10").runs()}
+    chances = [run.name for run in read_grid("second-chances-resnet10").runs()]
+    assert sum(name in small for name in chances) == 19, "runs in one folder are shared"

@@ -20,8 +20,9 @@ def load(name: str, image_size: int | None = None) -> Data:
     """Read a data set into memory. Download it first if it is not on this machine.
 
     Args:
-        name: a key of `DATA`, a folder with `train/CLASS/*.jpg` and `test` or `val` next to `train`, or your own
-            function as `module:function`, which returns training images, labels, test images, labels.
+        name: a key of `DATA`, a folder with `train/CLASS/*.jpg` and `test` or `val` next to `train` (here or below the
+            data folder), or your own function as `module:function`, which returns training images, labels, test
+            images, labels.
         image_size: the side in pixels to which photographs are scaled.
     """
     if name in DATA:
@@ -29,14 +30,19 @@ def load(name: str, image_size: int | None = None) -> Data:
         if image_size is not None:
             check_image_size(name)
         return Data(name, *info.read(data_home(), image_size), info.classes, info.flip, info.crop)
-    if is_folder(name):
+    if (folder := find_image_folder(name)) is not None:
         side = image_size or 224
-        arrays = read_image_folder(Path(name), side)
+        arrays = read_image_folder(folder, side)
         classes = count_classes(name, arrays[1], arrays[3])
         return Data(name, *arrays, classes=classes, flip=True, crop=side // 8)
     if ":" in name:
         return _load_from_function(name)
     raise unknown("data set", name, [*DATA, "a folder", "module:function"])
+
+
+def find_image_folder(name: str) -> Path | None:
+    """The folder of this name, or the one below the data folder; None if there is neither."""
+    return next((folder for folder in (Path(name), data_home() / name) if is_folder(folder)), None)
 
 
 def check_image_size(name: str) -> None:

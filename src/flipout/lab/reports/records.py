@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import LabError
+from ..errors import LabError, unknown
 from ..files import read_json
 from ..runs.run_folder import CONFIG, RESULT, read_config, read_metrics, read_result
 from ..runs.settings import Settings, validated
@@ -89,15 +89,19 @@ class Records:
         return [run for run in self.runs if part in run.parts]
 
 
-def collect(folder: Path) -> Records:
+def collect(folder: Path, grid: str | None = None) -> Records:
     """Read all runs of a sweep, including runs that were never started, or the runs in any other folder.
 
-    If `folder` is a file, it is read as the results.json of an earlier report.
+    Args:
+        folder: the folder of the sweep. A file is read as the results.json of an earlier report.
+        grid: read only the runs of this grid, if the folder has several.
     """
     if folder.is_file():
+        if grid is not None:
+            raise LabError(f"{folder} is a file; --grid needs the folder of a sweep")
         return read_records(folder)
     try:
-        return _collect(folder)
+        return _collect(folder, grid)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LabError(
             f"{folder} contains a damaged run, or a folder that is not a run ({type(error).__name__}: {error}); "
@@ -105,17 +109,22 @@ def collect(folder: Path) -> Records:
         ) from error
 
 
-def _collect(folder: Path) -> Records:
+def _collect(folder: Path, only: str | None) -> Records:
     sweep: dict[str, Any] = {"grids": {}, "runs": {}}
     if (folder / SWEEP).exists():
         sweep = read_stored(folder / SWEEP, SweepFormat, "move it away, or start the sweep again")
-    parts: dict[str, list[str]] = {name: [] for name in sweep["runs"]}
+    if only is not None:
+        if only not in sweep["grids"]:
+            raise unknown(f"grid in {folder}:", only, sweep["grids"])
+        sweep["grids"] = {only: sweep["grids"][only]}
+    parts: dict[str, list[str]] = {name: [] for name in sweep["runs"]} if only is None else {}
     for grid in sweep["grids"].values():
         for part, names in grid["parts"].items():
             for name in names:
                 parts.setdefault(name, []).append(part)
-    for path in sorted(folder.glob(f"*/{CONFIG}")):
-        parts.setdefault(path.parent.name, ["runs"])
+    if only is None:
+        for path in sorted(folder.glob(f"*/{CONFIG}")):
+            parts.setdefault(path.parent.name, ["runs"])
     if not parts:
         raise LabError(f"{folder} contains no runs; give the folder of a sweep, for example runs/quick")
     planned = sweep["runs"]

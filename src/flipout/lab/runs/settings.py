@@ -14,9 +14,8 @@ from pydantic_core import to_jsonable_python
 
 from flipout import Method
 
-from ..data import DATA
+from ..data import DATA, find_image_folder
 from ..errors import LabError, unknown
-from ..files import is_folder
 from ..models import MODELS
 from .method_lookup import find_method, find_method_or_none
 from .method_options import (
@@ -125,7 +124,7 @@ class Settings(BaseModel):
             raise unknown("model", self.model, [*MODELS, "torchvision:NAME", "timm:NAME", "module:function"])
         if _is_stored(info):
             return self
-        if self.data not in DATA and ":" not in self.data and not is_folder(self.data):
+        if self.data not in DATA and ":" not in self.data and find_image_folder(self.data) is None:
             raise unknown("data set", self.data, [*DATA, "a folder", "module:function"])
         if self.sparsity is None and self.record.needs_sparsity:
             raise LabError(f"{self.method} needs a sparsity: give --sparsity a number")

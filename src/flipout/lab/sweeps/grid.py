@@ -1,6 +1,6 @@
 """Grids: a base run, and parts in which every setting with a list of values is an axis.
 
-Tables [[part]] with the same name form one part.
+Tables [[part]] with the same name form one part. A table with a list of names belongs to several parts.
 
     title = "LeNet-300-100 on MNIST"
 
@@ -19,6 +19,8 @@ Tables [[part]] with the same name form one part.
     variants = [{ method = "flipout", noise = 0.0 }, { method = "magnitude", noise = 1.0 }]
     sparsity = [0.9375, 0.99609375]
     seed = [0, 1, 2]
+
+Runs are in the order of the file; in a table, the last axis varies fastest.
 """
 
 from __future__ import annotations
@@ -52,24 +54,36 @@ class PlannedRun:
 
 
 @dataclass(frozen=True)
+class GridTable:
+    """A table [[part]] of a grid file: the parts that its runs belong to, and its axes."""
+
+    parts: tuple[str, ...]
+    axes: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class Grid:
     """The content of a grid file. `runs()` returns its runs."""
 
     name: str
     title: str
     base: Mapping[str, Any]
-    parts: Mapping[str, Sequence[Mapping[str, Any]]]
+    tables: Sequence[GridTable]
     overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def parts(self) -> list[str]:
+        """The names of all parts, in the order of the file."""
+        return list(dict.fromkeys(part for table in self.tables for part in table.parts))
 
     def runs(self) -> list[PlannedRun]:
         """All runs, in the order of the file. A run that several parts share is listed once, with all its parts."""
         planned: dict[str, PlannedRun] = {}
-        for part, pieces in self.parts.items():
-            for settings in (settings for axes in pieces for settings in self._expand(part, axes)):
+        for table in self.tables:
+            for settings in self._expand(table):
                 name = settings.folder_name()
                 before = planned.get(name, PlannedRun(settings, ()))
-                if part not in before.parts:
-                    planned[name] = replace(before, parts=(*before.parts, part))
+                planned[name] = replace(before, parts=tuple(dict.fromkeys((*before.parts, *table.parts))))
         return list(planned.values())
 
     def only(self, parts: Sequence[str]) -> Grid:
@@ -77,7 +91,8 @@ class Grid:
         for part in parts:
             if part not in self.parts:
                 raise unknown(f"part of the grid {self.name}:", part, self.parts)
-        return replace(self, parts={name: pieces for name, pieces in self.parts.items() if name in parts})
+        shared = ((tuple(part for part in table.parts if part in parts), table.axes) for table in self.tables)
+        return replace(self, tables=[GridTable(names, axes) for names, axes in shared if names])
 
     def with_settings(self, **settings: Any) -> Grid:
         """The same grid with these settings for every run. They override the base and the parts."""
@@ -86,12 +101,12 @@ class Grid:
 
     def methods(self) -> list[str]:
         """The names of the methods in the grid."""
-        return _methods(self.base, *(axes for pieces in self.parts.values() for axes in pieces))
+        return _methods(self.base, *(table.axes for table in self.tables))
 
-    def _expand(self, part: str, axes: Mapping[str, Any]) -> Iterator[Settings]:
+    def _expand(self, table: GridTable) -> Iterator[Settings]:
         base = {key: value for key, value in self.base.items() if key != "recipe"}
         recipe = self.base.get("recipe", "default")
-        choices = [list(_choices(key, value)) for key, value in axes.items()]
+        choices = [list(_choices(key, value)) for key, value in table.axes.items()]
         for combination in itertools.product(*choices):
             chosen: dict[str, Any] = {}
             for setting in combination:
@@ -101,7 +116,7 @@ class Grid:
                 check_method_options(settings)
                 yield settings
             except LabError as error:
-                raise LabError(f"the part {part!r} of the grid {self.name} has an invalid run: {error}") from None
+                raise LabError(f"{_place(table.parts, self.name)} has an invalid run: {error}") from None
 
 
 def _choices(key: str, value: Any) -> Iterator[dict[str, Any]]:
@@ -154,16 +169,24 @@ def parse_grid(name: str, content: Mapping[str, Any]) -> Grid:
         raise LabError(f"the grid {name} has no [[part]]: add one with what varies, for example seed = [0, 1, 2]")
     methods = _methods(base, *listed)
     check_keys({key: value for key, value in base.items() if key != "recipe"}, f"setting in the grid {name}:", methods)
-    parts: dict[str, list[Mapping[str, Any]]] = {}
-    for number, axes in enumerate(listed, 1):
-        part = str(axes.get("name", f"part {number}"))
-        settings = {key: value for key, value in axes.items() if key != "name"}
-        parts.setdefault(part, []).append(_checked_axes(name, part, settings, methods))
-    return Grid(name, str(content.get("title", name)), base, parts)
+    tables = []
+    for number, table in enumerate(listed, 1):
+        named = table.get("name", f"part {number}")
+        parts = tuple(map(str, named if isinstance(named, list) else [named]))
+        if not parts:
+            raise LabError(f"table {number} of the grid {name} has an empty list of names; give at least one")
+        axes = {key: value for key, value in table.items() if key != "name"}
+        _check_axes(_place(parts, name), axes, methods)
+        tables.append(GridTable(parts, axes))
+    return Grid(name, str(content.get("title", name)), base, tables)
 
 
-def _checked_axes(grid: str, part: str, axes: Mapping[str, Any], methods: Sequence[str]) -> Mapping[str, Any]:
-    where = f"the part {part!r} of the grid {grid}"
+def _place(parts: Sequence[str], grid: str) -> str:
+    """Where in a grid file a table is, for an error."""
+    return f"the part {', '.join(map(repr, parts))} of the grid {grid}"
+
+
+def _check_axes(where: str, axes: Mapping[str, Any], methods: Sequence[str]) -> None:
     variants = axes.get("variants", [{}])
     if not isinstance(variants, list) or not variants or not all(isinstance(variant, dict) for variant in variants):
         raise LabError(f"{where} needs variants = [{{ setting = value, ... }}, ...]")
@@ -173,4 +196,3 @@ def _checked_axes(grid: str, part: str, axes: Mapping[str, Any], methods: Sequen
     for key, value in axes.items():
         if value == []:
             raise LabError(f"{where} has an empty list for {key}; give at least one value")
-    return axes

@@ -1,0 +1,182 @@
+"""Pruning kernels and blocks: scores are reduced to units before they are ranked, one layer at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..events import Selection
+from ..layers import Layer
+from ..schedules import Pruning
+from ..selection import NotFiniteError, apportion
+from ..selection.digits import Scores
+from ..selection.host_numbers import counts
+from ..selection.unit_ranking import choose_units, lowest_units, planned_counts
+from .block_layout import Region, layout_of
+from .granularity_setting import Granularity
+from .unit_choice import UnitChoice, as_selection
+
+if TYPE_CHECKING:
+    from ..pruning_event import PruningEvent
+
+
+class BlockChoice(UnitChoice):
+    """Kernels, and blocks of rows and columns.
+
+    Within a layer, units of one size form a region, which is ranked as a tensor of its own.
+    """
+
+    def __init__(self, layers: Sequence[Layer], granularity: Granularity, *, per_layer: bool) -> None:
+        self.granularity = granularity
+        self.layouts = [layout_of(layer, granularity) for layer in layers]
+        self.regions = [(number, part) for number, layout in enumerate(self.layouts) for part in layout.regions()]
+        self.sizes = [region.size for _, region in self.regions]
+        self.floors = [0] * len(self.regions)
+        every = list(range(len(self.regions)))
+        own = ([i for i in every if self.regions[i][0] == number] for number in range(len(layers)))
+        self.pools = [pool for pool in own if pool] if per_layer else [every]
+        """The regions that are ranked together."""
+        self.quotas: dict[int, list[int]] = {}
+        """How many weights each pool keeps, for each number of weights of the plan."""
+
+    def _set_floors(self, floors: Sequence[int]) -> None:
+        """Split the floor of each layer over its sizes of units, in proportion and rounded up to whole units."""
+        self.floors = [
+            -(-floors[number] * _blocks(region) // max(1, math.prod(self.layouts[number].sides)))
+            for number, region in self.regions
+        ]
+
+    def planned(self, plan: Sequence[Pruning], prunable: int, floors: Sequence[int]) -> list[Pruning]:
+        self._set_floors(floors)
+        counted = [pruning for pruning in plan if pruning.nonzero is not None]
+        asked = [self._asked(pruning.nonzero) for pruning in counted if pruning.nonzero is not None]
+        pools = [
+            planned_counts(units, least, column)
+            for (units, least), column in zip(map(self._units, self.pools), zip(*asked, strict=True), strict=False)
+        ]
+        self.quotas = {sum(quotas): list(quotas) for quotas in zip(*pools, strict=True)}
+        result = [] if counted else list(plan)
+        for pruning, quotas in zip(counted, zip(*pools, strict=True), strict=True):
+            kept = sum(quotas)
+            if kept < (result[-1].nonzero or 0 if result else prunable) or pruning is counted[-1]:
+                result.append(Pruning(pruning.step, 1 - kept / prunable, kept))
+        return result
+
+    def _asked(self, keep: int) -> list[int]:
+        """How many weights each pool keeps, if `keep` are asked for."""
+        least = [sum(self.floors[i] * self.sizes[i] for i in pool) for pool in self.pools]
+        if sum(least) > keep:
+            raise ValueError(
+                f"the floors keep {sum(least):,} weights in whole units, but only {keep:,} are to be kept: lower the "
+                "floor or the sparsity"
+            )
+        totals = [sum(_blocks(self.regions[i][1]) * self.sizes[i] for i in pool) for pool in self.pools]
+        return apportion(totals, keep, least) if len(totals) > 1 else [keep]
+
+    def _units(self, pool: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
+        """The number of units of each size, and how many of them the floors keep."""
+        units, least = dict.fromkeys((self.sizes[i] for i in pool), 0), dict.fromkeys((self.sizes[i] for i in pool), 0)
+        for i in pool:
+            units[self.sizes[i]] += _blocks(self.regions[i][1])
+            least[self.sizes[i]] += self.floors[i]
+        return units, least
+
+    def select(self, event: PruningEvent, keep: int) -> Selection:
+        masks = [layer.mask for layer in event.layers]
+        grids = [layout.units_of(mask) for layout, mask in zip(self.layouts, masks, strict=True)]
+        scores = UnitScores(self, event)
+        alive = self._cut(grids)
+        try:
+            candidates = self._candidates(event, scores, alive, keep) if event.reviving else alive
+            dead = event.find_dead(self._expand(candidates, grids))
+            ranked = _dead_first(scores, self._dead_units(dead, self._expand(candidates, grids))) if dead else scores
+            pruned = self._choose(ranked, candidates, keep, scores.options)
+        except NotFiniteError as error:
+            raise event.not_finite(event.layers[self.regions[error.tensor][0]], "scores") from None
+        left = [mask & ~mark for mask, mark in zip(candidates, pruned, strict=True)]
+        return as_selection(masks, self._expand(left, grids), reviving=event.reviving)
+
+    def _choose(self, scores: Scores, alive: list[Tensor], keep: int, options: dict[str, Any]) -> list[Tensor]:
+        marks = list(alive)
+        for pool, quota in zip(self.pools, self.quotas.get(keep) or self._asked(keep), strict=True):
+            chosen = choose_units(
+                lambda n: scores(pool[n]),  # noqa: B023
+                [alive[i] for i in pool],
+                [self.sizes[i] for i in pool],
+                quota,
+                floors=[self.floors[i] for i in pool],
+                **options,
+            )
+            for i, mark in zip(pool, chosen, strict=True):
+                marks[i] = mark
+        return marks
+
+    def _candidates(self, event: PruningEvent, scores: UnitScores, alive: list[Tensor], keep: int) -> list[Tensor]:
+        """The units that are kept, and those that may come back."""
+        gone = [~mask for mask in alive]
+        pruned = sum(size * number for size, number in zip(self.sizes, counts(gone), strict=True))
+        out = max(0, pruned - event.returning(keep))
+        return [~mark for mark in lowest_units(scores, gone, self.sizes, out, **scores.options)]
+
+    def _dead_units(self, dead: dict[int, Tensor], masks: Sequence[Tensor]) -> dict[int, Tensor]:
+        grids = {number: self.layouts[number].dead_units(mark, masks[number]) for number, mark in dead.items()}
+        return {i: grids[n][part.rows, part.columns] for i, (n, part) in enumerate(self.regions) if n in grids}
+
+    def _cut(self, grids: Sequence[Tensor]) -> list[Tensor]:
+        """The regions of all grids."""
+        return [grids[number][part.rows, part.columns].contiguous() for number, part in self.regions]
+
+    def _expand(self, regions: Sequence[Tensor], grids: Sequence[Tensor]) -> list[Tensor]:
+        """Marks of weights, from marks of the units of all regions."""
+        whole = [torch.zeros_like(grid) for grid in grids]
+        for (number, part), marks in zip(self.regions, regions, strict=True):
+            whole[number][part.rows, part.columns] = marks
+        return [layout.expand(grid) for layout, grid in zip(self.layouts, whole, strict=True)]
+
+
+class UnitScores:
+    """The scores of the units of each region.
+
+    Selection reads them a few times. All of them are remembered if they are no more numbers than the scores of the
+    weights of one layer, which have to be in memory anyway; otherwise those of the last layer.
+    """
+
+    def __init__(self, units: BlockChoice, event: PruningEvent) -> None:
+        self.units, self.event = units, event
+        self._grids: dict[int, Tensor] = {}
+        total = sum(math.prod(layout.grid) for layout in units.layouts)
+        self._all = total <= max(layer.weight.numel() for layer in event.layers)
+        self.options = event.ranking()
+        if self.options["dtype"] == torch.int64:
+            self.options["dtype"] = torch.float64  # a mean of integers is none
+
+    def __call__(self, region: int) -> Tensor:
+        number, part = self.units.regions[region]
+        return self._grid(number)[part.rows, part.columns].contiguous()
+
+    def _grid(self, number: int) -> Tensor:
+        if number not in self._grids:
+            if not self._all:
+                self._grids.clear()
+            how = self.units.granularity.reduce
+            self._grids[number] = self.units.layouts[number].reduced(self.event.score(self.event.layers[number]), how)
+        return self._grids[number]
+
+
+def _dead_first(scores: Scores, dead: dict[int, Tensor]) -> Scores:
+    """The scores, with the lowest of all for dead units."""
+
+    def ranked(i: int) -> Tensor:
+        own = scores(i)
+        return own.masked_fill(dead[i], torch.finfo(own.dtype).min) if i in dead else own
+
+    return ranked
+
+
+def _blocks(region: Region) -> int:
+    rows, columns = region.rows, region.columns
+    return int((rows.stop - rows.start) * (columns.stop - columns.start))
