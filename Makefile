@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 EXTRAS := lab,export,ray,lightning,transformers,accelerate,mlflow,wandb,docs,dev
+# One thread each: several processes with several spinning threads each take far longer than one process.
+PARALLEL := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: help demo test test-slow attack lint format docs wheel bench bench-export results results-page clean
@@ -13,8 +15,7 @@ demo: .venv/demo ## compare five methods on an embedded data set; about a minute
 	$(BIN)/flipout demo
 
 test: lint ## ruff, mypy, and all tests but the slow ones, with coverage
-	$(BIN)/coverage run -m pytest
-	$(BIN)/coverage report
+	$(PARALLEL) $(BIN)/pytest --numprocesses auto --dist worksteal --cov --cov-report=term-missing:skip-covered
 
 test-slow: wheel ## the stress tests, and the wheel
 	$(BIN)/pytest -m slow

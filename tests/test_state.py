@@ -125,9 +125,9 @@ def test_a_saved_state_does_not_change_with_further_training() -> None:
     [
         ({"sparsity": 0.8}, r"schedule\.sparsity: 0\.9 in the state, 0\.8 here"),
         ({"steps": 50}, r"schedule\.steps: 40 in the state, 50 here"),
-        ({"p": 1.0}, r"criterion\.p: 2\.0 in the state, 1\.0 here"),
-        ({"noise": 0.5}, r"noise\.scale: 1\.0 in the state, 0\.5 here"),
-        ({"noise": None}, r"noise: \{.*\} in the state, None here"),
+        ({"p": 1.0}, r"criterion\.p: 4\.0 in the state, 1\.0 here"),
+        ({"noise": 0.5}, r"noise: None in the state, \{.*\} here"),
+        ({"revival": flipout.Revival(share=0.2)}, r"revival\.share: 0\.1 in the state, 0\.2 here"),
         ({"scope": "layer"}, "scope: global in the state, layer here"),
         ({"floor": 2}, "floor: 0 in the state, 2 here"),
         ({"seed": 3}, "seed: 0 in the state, 3 here"),

@@ -65,7 +65,7 @@ FLIPOUT: list[tuple[Break, str]] = [
     (put("step", None), "`step` of the state is a NoneType"),
     (put("step", -1), "`step` of the state is -1; it must be at least 0"),
     (put("compiled", "yes"), "`compiled` of the state is a str; it must be a boolean"),
-    (put("settings", []), "`settings` of the state is a list; it must be a dict"),
+    (put("settings", []), "`settings` of the state is a list; it must be a string"),
     (put("masks", []), "`masks` of the state is a list; it must be a dict"),
     (put("statistics", None), "`statistics` of the state is a NoneType; it must be a dict"),
     (put("extra", 3), "`extra` of the state is a int; it must be a dict"),
@@ -107,7 +107,7 @@ FLIPOUT: list[tuple[Break, str]] = [
     (event(luck=7), "`events` of the state is not a JSON list"),
     (
         put("events", lambda text: json.dumps(json.loads(text) * 50)),
-        r"the state has \d+ pruning events, but 18 are planned",
+        r"the state has \d+ pruning events, but 26 are planned",
     ),
 ]
 

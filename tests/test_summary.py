@@ -94,4 +94,4 @@ def test_events_and_repr() -> None:
     train(model, optimizer, 10)
     assert [(event.step, event.nonzero) for event in pruner.events] == [(p.step, p.nonzero) for p in pruner.plan()[:8]]
     assert all(sum(event.kept.values()) == event.nonzero for event in pruner.events)
-    assert repr(pruner).startswith("FlipOut(step 10 of 40, 8 of 18 prunings, ")
+    assert repr(pruner).startswith("PaperFlipOut(step 10 of 40, 8 of 18 prunings, ")

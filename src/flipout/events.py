@@ -26,7 +26,7 @@ class Selection:
 
     def count_grown(self, layers: Sequence[Layer]) -> int:
         """The number of weights that come back, on all ranks."""
-        return sum(count_marks(self.grow, layers)) if self.grow else 0
+        return sum(count_marks(self.grow, layers[: len(self.grow)]))
 
     def check(self, method: str, layers: Sequence[Layer], keep: int, floors: Sequence[int]) -> None:
         """Refuse a selection that does not leave exactly `keep` weights and the floor of each layer, before anything is

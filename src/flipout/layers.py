@@ -75,8 +75,8 @@ class Layer:
 
     @property
     def size(self) -> int:
-        """The number of elements of the whole weight, on all ranks."""
-        return self.positions.shape.numel()
+        """The number of elements of the weight, on all ranks."""
+        return self.weight.numel()
 
     @property
     def channels(self) -> LayerChannels:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Literal, NoReturn, Self
 
 import torch
@@ -20,7 +20,6 @@ from .layers import Layer, Patterns, find_layers, named_tensors, refuse_inferenc
 from .lost_zeros import BETWEEN_STEPS, complaint, count_lost_zeros, warn_at_the_end, warn_of_lost_zeros
 from .pruner_copy import REFUSAL, copy_together
 from .pruner_state import check_state, load_masks_and_statistics, save_state
-from .pruning_event import PruningEvent
 from .rank_agreement import check_ranks
 from .revival import Revival, as_revival
 from .runtime import attachments
@@ -36,6 +35,7 @@ from .schedules import Pruning, Schedule
 from .selection import read_floor
 from .shard_support import refuse_old_sharding, refuse_on_shards
 from .shards.matching import zero_where_pruned
+from .shrinking.pruner_shrinking import SAVE_EXPANDED, Shrinking
 from .statistics import STATISTICS, Place, Statistic
 from .statistics.fan_in import fan_in_of
 from .statistics.requests import requested
@@ -44,7 +44,7 @@ from .summary import Plan, Summary, summarize
 StatisticMaker = Callable[[Tensor, Place], Statistic]
 
 
-class Pruner(PruningEvent):
+class Pruner(Shrinking):
     """Prune a model while an optimizer trains it.
 
     The model is not modified: its modules, parameters and `state_dict` stay as they are, and a pruned weight is a zero
@@ -138,6 +138,7 @@ class Pruner(PruningEvent):
         warn_of_low_coverage(model, self.layers, include, exclude)
         attachments.refuse_second(self.layers)
         self.events: list[Event] = []
+        self._start_shrinking()
         self._dead: set[str] = set()
         self.dead_weights = DeadWeights() if dead_first else None
         self._plan = self._planned(as_granularity(granularity, reduce), floor)
@@ -221,6 +222,10 @@ class Pruner(PruningEvent):
         With an example of the model's input, also how many weights lie on a live path from the input to the output.
         Pruned weights that are not zero in the model are named below the table, and cause a `LostZerosWarning`.
         """
+        with self.expanded():
+            return self._summary(example_input)
+
+    def _summary(self, example_input: Tensor | tuple[Tensor, ...] | None) -> Summary:
         status = f"{self!r}" if self.finished else f"{self!r}\n{self._progress.complaint()}"
         if lost := self.lost_zeros():
             status += f"\n{complaint(self.masks, lost)}"
@@ -265,8 +270,12 @@ class Pruner(PruningEvent):
             zero_where_pruned(tensors[name], mask)
 
     def remove(self) -> None:
-        """Detach from the optimizer. The zeros stay in the model, but training no longer keeps them at zero."""
+        """Detach from the optimizer. The zeros stay in the model, but training no longer keeps them at zero.
+
+        A shrunk network is expanded.
+        """
         if attachments.discard(self):
+            self.expand()
             self._hooks.remove()
             self._gradient_masks.remove()
             if self.dead_weights is not None:
@@ -278,7 +287,12 @@ class Pruner(PruningEvent):
             warn_of_lost_zeros(self, self.lost_zeros())
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue bit for bit; for `torch.save`, loadable with `weights_only=True`."""
+        """Everything needed to continue bit for bit; for `torch.save`, loadable with `weights_only=True`.
+
+        A shrunk network is saved inside of `expanded()`.
+        """
+        if self.shrunk:
+            raise RuntimeError(SAVE_EXPANDED)
         for layer in self.layers:
             self.runner.hide(layer)  # if an error has interrupted a step
         if self._first_step is not None:
@@ -291,9 +305,12 @@ class Pruner(PruningEvent):
     def load_state_dict(self, state: Mapping[str, Any]) -> Self:
         """Continue from a saved state. The model's weights may be loaded before or after.
 
-        A state that does not fit raises an error and changes nothing.
+        A state that does not fit raises an error and changes nothing. If the network was shrunk when the state was
+        saved, it is shrunk again, so the weights and the optimizer's state must be loaded before.
         """
-        check_state(self, state)
+        with self.expanded():
+            check_state(self, state)
+        self.expand()
         before, self._progress.step = self.step, state["step"]
         try:
             self.load_extra_state(state["extra"])  # first: a method of your own may refuse it
@@ -307,6 +324,7 @@ class Pruner(PruningEvent):
         self._progress.finished = self.finished
         self._dead = {layer.name for layer in self.layers if not layer.kept}
         self._first_step, self._warned_of_lost_zeros = None, False
+        self._load_shrunk_state(state["shrunk"])
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -337,7 +355,11 @@ class Pruner(PruningEvent):
             if layer.hidden is not None and self.revival is not None:
                 self.runner.teach(layer, grad, self.revival, self.noise, self.step, scale)
             elif self.noise is not None and self.noise.scale:
-                self.runner.perturb(layer, grad, self.noise, self.step, scale)
+                parts = [layer, *(parked for parked in self.parked if parked.name == layer.name)]
+                if layer.positions.whole:
+                    self.runner.perturb(layer, grad, self.noise, self.step, scale)
+                else:
+                    self.runner.perturb_parts(parts, self.noise, self.step, scale)
             elif not layer.dense:
                 layer.clear(grad)
 
@@ -346,7 +368,7 @@ class Pruner(PruningEvent):
 
         Hidden values go back to where they are kept.
         """
-        for layer in self.layers:
+        for layer in self.trained:
             self.runner.settle(layer)
 
     def _before_step(self, scale: Tensor | float) -> None:
@@ -364,6 +386,7 @@ class Pruner(PruningEvent):
             layer.prepare_shard()
         for layer in self.layers:
             self.runner.wake(layer)
+        self._set_parked_gradients()
         for layer, statistics in self._looking:
             self._show_gradient(layer, statistics, scale)
         self.change_gradients(scale)
@@ -384,13 +407,15 @@ class Pruner(PruningEvent):
                 statistic.before(layer.local, shown)
 
     def _after_step(self) -> None:
-        for layer in self.layers:
+        for layer in self.trained:
             for statistic in layer.statistics.values():
                 if statistic.kernel is None:
                     statistic.after(layer.local, layer.learning)
         self._before.drop()
         self._progress.step += 1
         self.settle()
+        for parked in self.parked:
+            parked.weight.grad = None
         self._prune_due()
 
     # Pruning events that are due.
@@ -411,16 +436,18 @@ class Pruner(PruningEvent):
     def _prune_due(self) -> None:
         while not self.finished and self._plan[len(self.events)].step <= self.step:
             self.prune(self._plan[len(self.events)])
+            self._drop_pruned()
         self._progress.finished = self.finished
         if not self.regrows:
             self.drop_hidden_values()
         self._warn_of_dead_layers()  # last, because a warning may be turned into an error
 
     def _warn_of_dead_layers(self) -> None:
-        for layer in [] if self.regrows else self.layers:
-            if layer.size and not layer.kept and layer.name not in self._dead:
-                self._dead.add(layer.name)
-                warn_of_dead_layer(layer.name, self.step)
+        sizes = {layer.name: layer.size for layer in self.layers}
+        for name, kept in self.kept_by_name().items() if not self.regrows else ():
+            if sizes[name] and not kept and name not in self._dead:
+                self._dead.add(name)
+                warn_of_dead_layer(name, self.step)
 
     def _is_checked(self, step: int) -> bool:
         """Whether weights are compared with masks before a step: the last one, and those with a pruning after them."""
@@ -451,8 +478,16 @@ class Pruner(PruningEvent):
             layer.statistics = {key: make(layer.local.detach(), place) for key, make in self.tracked.items()}
             for key, statistic in layer.statistics.items():
                 statistic.check_shapes(key, layer.local)
-        looking = ((layer, [s for s in layer.statistics.values() if _looks(s)]) for layer in self.layers)
-        self._looking = [(layer, statistics) for layer, statistics in looking if statistics]
+
+    @property
+    def _looking(self) -> list[tuple[Layer, list[Statistic]]]:
+        """The statistics that are updated before a step."""
+        looking = ((layer, [s for s in layer.statistics.values() if _looks(s)]) for layer in self.trained)
+        return [(layer, statistics) for layer, statistics in looking if statistics]
+
+    def overridden(self, parts: Iterable[str]) -> list[str]:
+        """Those of some parts of a pruner that this method does in its own way."""
+        return [part for part in parts if getattr(type(self), part) is not getattr(Pruner, part)]
 
     def _planned(self, granularity: Granularity, floor: int | float) -> list[Pruning]:
         """The prunings of the schedule in whole units, with the floors."""
@@ -464,8 +499,7 @@ class Pruner(PruningEvent):
 
     def _refuse_revival(self) -> None:
         """Refuse hidden values for a method that changes gradients, weights or masks in its own way."""
-        parts = ("change_gradients", "settle", "prune", "select", "apply")
-        if own := [part for part in parts if getattr(type(self), part) is not getattr(Pruner, part)]:
+        if own := self.overridden(("change_gradients", "settle", "prune", "select", "apply")):
             raise ValueError(
                 f"{type(self).__name__} does not take revival=: its own {own[0]}() decides what happens to pruned "
                 "weights. Leave it out, or use a method that prunes by a criterion"
@@ -491,7 +525,7 @@ class Pruner(PruningEvent):
             "dead_first": self.dead_weights is not None,
             "revival": self.revival,
             "seed": self.seed,
-            "weights": {layer.name: list(layer.weight.shape) for layer in self.layers},
+            "weights": {layer.name: list(layer.positions.shape) for layer in self.layers},
         }
 
     def extra_state(self) -> dict[str, dict[str, Tensor]]:

@@ -1,7 +1,8 @@
 """The state of a pruner as plain data: everything needed to continue a training bit for bit.
 
-Its keys and the shapes of its tensors are the same at every step, and everything that grows is one string. So
-`torch.distributed.checkpoint`, which loads into the state of a new pruner, finds a place for everything.
+Its keys and the shapes of its tensors are the same at every step, and everything that grows or differs between pruners
+is one string. So `torch.distributed.checkpoint`, which loads into the state of a new pruner, finds a place for
+everything.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from .pruner import Pruner
 
 KINDS: dict[str, tuple[type, str]] = {
-    "settings": (Mapping, "a dict"),
+    "settings": (str, "a string"),
     "step": (int, "an integer"),
     "compiled": (bool, "a boolean"),
     "masks": (Mapping, "a dict"),
@@ -31,6 +32,7 @@ KINDS: dict[str, tuple[type, str]] = {
     "events": (str, "a string"),
     "hidden": (Mapping, "a dict"),
     "extra": (Mapping, "a dict"),
+    "shrunk": (str, "a string"),
 }
 """What a state consists of."""
 
@@ -38,10 +40,11 @@ KINDS: dict[str, tuple[type, str]] = {
 def save_state(pruner: Pruner) -> dict[str, Any]:
     """Copy the state of a pruner."""
     return {
-        "settings": describe(pruner.settings()),
+        "settings": json.dumps(describe(pruner.settings())),
         "step": pruner.step,
         "compiled": pruner.runner.compiled,
         "events": json.dumps([event._asdict() for event in pruner.events]),
+        "shrunk": pruner.shrunk_state().as_text(),
         **_copy(tensors_of(pruner)),
     }
 
@@ -80,14 +83,22 @@ def check_state(pruner: Pruner, state: Mapping[str, Any]) -> None:
     for key, (kind, name) in KINDS.items():
         if not isinstance(state[key], kind) or (kind is int and isinstance(state[key], bool)):
             raise ValueError(f"`{key}` of the state is a {type(state[key]).__name__}; it must be {name}")
-    if lines := difference(state["settings"], describe(pruner.settings())):
+    if lines := difference(_read_settings(state["settings"]), describe(pruner.settings())):
         raise ValueError("the state was saved with other settings than this pruner's:\n  " + "\n  ".join(lines))
     if state["step"] < 0:
         raise ValueError(f"`step` of the state is {state['step']}; it must be at least 0")
     if len(events := read_events(state["events"])) > len(pruner.plan()):
         raise ValueError(f"the state has {len(events)} pruning events, but {len(pruner.plan())} are planned")
+    pruner.check_shrunk_state(state["shrunk"])
     for key, here in tensors_of(pruner).items():
         _check_tensors(key, state[key], here)
+
+
+def _read_settings(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise ValueError("`settings` of the state is not JSON") from None
 
 
 def _check_tensors(path: str, saved: Any, here: Any) -> None:

@@ -22,6 +22,7 @@ from .runtime.scoring import check_scores, comparison_type
 from .schedules import Pruning, Schedule
 from .selection import NotFiniteError, choose, choose_dead_first, smallest
 from .shards.parts import Part
+from .shrinking.ranked_layers import RankedLayers
 
 
 class PruningEvent:
@@ -58,14 +59,24 @@ class PruningEvent:
         return cls.select is not PruningEvent.select
 
     @property
+    def parked(self) -> Sequence[Layer]:
+        """Weights that the masks keep, but that were removed from the network with a channel that nothing reads."""
+        return ()
+
+    @property
+    def trained(self) -> Sequence[Layer]:
+        """What the optimizer trains: the layers of the network, and the parked weights."""
+        return [*self.layers, *self.parked]
+
+    @property
     def nonzero(self) -> int:
         """The number of weights that the masks keep. See `lost_zeros` for whether the model agrees."""
-        return sum(layer.kept for layer in self.layers)
+        return sum(layer.kept for layer in self.trained)
 
     @property
     def prunable(self) -> int:
         """The number of weights that can be pruned, including those that are."""
-        return sum(layer.size for layer in self.layers)
+        return sum(layer.positions.shape.numel() for layer in self.layers)
 
     @property
     def sparsity(self) -> float:
@@ -113,15 +124,16 @@ class PruningEvent:
         return self._select_weights(keep) if self.units is None else self.units.select(self, keep)
 
     def _select_weights(self, keep: int) -> Selection:
-        ranking, masks = self.ranking(), [layer.mask for layer in self.layers]
-        per_layer = self.scope == "layer"
+        ranked, ranking = RankedLayers(self.layers, self.parked), self.ranking()
+        masks, shares = ranked.masks, {"per_layer": self.scope == "layer", "sizes": ranked.sizes}
         try:
             candidates = self.candidates(keep, ranking) if self.reviving else masks
-            chosen = self._chooser()(self.scores, candidates, keep, floors=self.floors, per_layer=per_layer, **ranking)
+            scores = partial(ranked.join, tensor_of=self.score)
+            chosen = self._chooser(ranked)(scores, candidates, keep, floors=self.floors, **shares, **ranking)
         except NotFiniteError as error:
             raise self.not_finite(self.layers[error.tensor], "scores") from None
         if not self.reviving:
-            return Selection(chosen)
+            return Selection(ranked.split(chosen))
         left = [alive & ~gone for alive, gone in zip(candidates, chosen, strict=True)]
         pruned = [mask & ~after for mask, after in zip(masks, left, strict=True)]
         return Selection(pruned, [after & ~mask for mask, after in zip(masks, left, strict=True)])
@@ -152,12 +164,12 @@ class PruningEvent:
         dead = self.dead_weights
         return dead.find(self.layers, masks) if dead is not None and self.step and dead.ready(self.model) else {}
 
-    def _chooser(self) -> Callable[..., list[Tensor]]:
+    def _chooser(self, ranked: RankedLayers) -> Callable[..., list[Tensor]]:
         """The function that chooses what to prune. Before the first step no call has shown what the model reads."""
         dead = self.dead_weights
         if dead is None or not self.step or not dead.ready(self.model):
             return choose
-        return partial(choose_dead_first, partial(dead.find, self.layers))
+        return partial(choose_dead_first, partial(ranked.find_dead, dead.find))
 
     def apply(self, selection: Selection) -> None:
         """Change the masks, zero the pruned weights, and clear the optimizer's state of every weight that changed.
@@ -167,14 +179,14 @@ class PruningEvent:
         if self.reviving:
             self._apply_to_hidden_values(selection)
             return
-        for number, layer in enumerate(self.layers):
+        for number, layer in enumerate(self.trained):
             layer.mask ^= selection.prune[number]
             self.runner.zero(layer)
             # Of weights that grow as well: they are still pruned here.
             clear_state(self.optimizer, layer.weight, layer.bytes, partial(self.runner.clear, layer))
             if selection.grow:
                 layer.mask |= selection.grow[number]
-        count_layers(self.layers)
+        count_layers(self.trained)
 
     def _apply_to_hidden_values(self, selection: Selection) -> None:
         """Change the masks and the thresholds. The weights hold their hidden values, and are hidden again after it."""
@@ -198,9 +210,15 @@ class PruningEvent:
 
     def record(self, selection: Selection) -> None:
         """Append an `Event` to `events`."""
-        kept = {layer.name: layer.kept for layer in self.layers}
-        grown = selection.count_grown(self.layers)
-        self.events.append(Event(self.step, self.sparsity, self.nonzero, kept, grown))
+        grown = selection.count_grown(self.trained)
+        self.events.append(Event(self.step, self.sparsity, self.nonzero, self.kept_by_name(), grown))
+
+    def kept_by_name(self) -> dict[str, int]:
+        """How many weights the masks keep of each weight tensor."""
+        kept = dict.fromkeys((layer.name for layer in self.layers), 0)
+        for layer in self.trained:
+            kept[layer.name] += layer.kept
+        return kept
 
     def value(self, layer: Layer, statistic: str) -> Tensor:
         """The value of a statistic of a layer."""

@@ -99,5 +99,5 @@ class Summary:
 
 def summarize(layer: Layer, effective: int | None = None) -> LayerSummary:
     """Count the weights that a layer keeps, and its channels that no kept weight reads or writes."""
-    shape, transposed = tuple(layer.positions.shape), is_transposed(layer.module)
+    shape, transposed = tuple(layer.weight.shape), is_transposed(layer.module)
     return LayerSummary(layer.name, shape, layer.size, layer.kept, *layer.channels, effective, transposed)

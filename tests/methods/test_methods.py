@@ -140,6 +140,7 @@ def test_the_names_of_the_methods() -> None:
     ours = {name for name, record in flipout.METHODS.items() if record.cls.__module__.startswith("flipout.")}
     assert ours == {
         "flipout",
+        "flipout-paper",
         "magnitude",
         "random",
         "relative-magnitude",

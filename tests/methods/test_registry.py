@@ -94,7 +94,7 @@ def test_argument_texts_stop_at_the_end_of_the_section() -> None:
 def test_a_name_belongs_to_one_class() -> None:
     with pytest.raises(ValueError, match="'flipout' is taken by FlipOut; choose another"):
         flipout.register("flipout", title="Mine", about="mine")(Halving)
-    assert flipout.METHODS["flipout"].cls is flipout.PaperFlipOut
+    assert flipout.METHODS["flipout"].cls is flipout.FlipOut
 
 
 class Point:

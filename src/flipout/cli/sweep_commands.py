@@ -12,10 +12,12 @@ from rich.text import Text
 
 from ..lab.errors import LabError
 from ..lab.files import full_disk_explained, write_bytes
+from ..lab.paper.claims_table import claims_table
 from ..lab.paper.reproduction import ITEMS, SCALES, check_item, grids_of, reproduce_item
 from ..lab.paper.results_page import render_results_page
 from ..lab.reports import Records, collect, write_report
 from ..lab.reports.labels import by_network
+from ..lab.reports.paired_differences import paired_table
 from ..lab.reports.report_tables import accuracy_table
 from ..lab.reports.run_location import locate_runs
 from ..lab.reports.seed_statistics import seeds_line
@@ -55,6 +57,8 @@ def demo(
     records = collect(out)
     for title, runs in by_network(records.runs).items():
         console.print(accuracy_table(f"{title}: test accuracy (%), last epoch, {seeds_line(runs)}", runs).rich())
+        if (differences := paired_table(f"{title}: difference to global magnitude, in points", runs)) is not None:
+            console.print(differences.rich())
     page = write_report(records, out / "report")
     pictures = sorted((page.parent / "figures").glob("*-results.png"))
     _print("\n".join([f"page: {page}", *(f"picture: {picture}" for picture in pictures)]))
@@ -203,5 +207,7 @@ def report(
 ) -> None:
     """Write a report on many runs: an HTML page, figures for print, and tables."""
     location = locate_runs(runs, out)
-    path = write_report(collect(location.runs, grid), location.report, runs_folder=location.links)
+    records = collect(location.runs, grid)
+    claims = claims_table("The claims of the paper", records)
+    path = write_report(records, location.report, runs_folder=location.links, claims=claims)
     _print(f"page: {path}\nfigures: {location.report / 'figures'}\ntables: {location.report / 'tables'}")

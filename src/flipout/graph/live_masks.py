@@ -68,7 +68,7 @@ class LivePaths:
         # A network that draws random numbers must not change those of the training.
         with torch.random.fork_rng(devices={each.device for each in example if each.is_cuda}):
             network = analyze_network(unwrapped(model), example)
-        self._rules = {node: _without_values(rule) for node, rule in network.analysis.rules.items()}
+        self._rules = {node: without_values(rule) for node, rule in network.analysis.rules.items()}
         self._source_sizes = network.analysis.source_sizes
         first_names = _first_names(unwrapped(model))
         self._layers = {
@@ -110,7 +110,7 @@ class LivePaths:
         return analysis
 
 
-def _without_values(rule: Rule) -> Rule:
+def without_values(rule: Rule) -> Rule:
     """The same rule, without the numbers of the module that it belongs to."""
     if isinstance(rule, WeightedLayerRule):
         return MaskedLayerRule(rule)

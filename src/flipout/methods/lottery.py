@@ -46,6 +46,8 @@ class Lottery(Pruner):
         options: see `Pruner`.
     """
 
+    needs_whole_network = "each round starts again from the early weights of all channels"
+
     def __init__(
         self,
         model: nn.Module,

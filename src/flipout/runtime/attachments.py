@@ -45,9 +45,9 @@ def discard(pruner: HasLayers) -> bool:
 def refuse_second(layers: Sequence[Layer]) -> None:
     """Refuse weights that another pruner prunes."""
     mine = {id(layer.weight) for layer in layers}
-    if any(id(layer.weight) in mine for other in _attached() for layer in other.layers):
+    if any(id(layer.weight) in mine for other in attached() for layer in other.layers):
         gc.collect()  # a dropped pruner lives on in a reference cycle with its optimizer
-    for other in _attached():
+    for other in attached():
         if shared := [layer.name for layer in other.layers if id(layer.weight) in mine]:
             raise ValueError(
                 f"{', '.join(shared)} is already pruned by {other!r}: call remove() on it first, or give each "
@@ -57,9 +57,10 @@ def refuse_second(layers: Sequence[Layer]) -> None:
 
 def layer_of(weight: Tensor) -> Layer | None:
     """The layer of a weight, or None if no pruner is attached to it."""
-    return next((layer for pruner in _attached() for layer in pruner.layers if layer.weight is weight), None)
+    return next((layer for pruner in attached() for layer in pruner.layers if layer.weight is weight), None)
 
 
-def _attached() -> list[HasLayers]:
+def attached() -> list[HasLayers]:
+    """The pruners that are attached at the moment."""
     with _lock:
         return list(_pruners)

@@ -37,9 +37,9 @@ class Runner:
 
     def __init__(self, compile: bool) -> None:  # noqa: A002
         self._compile = compile
-        self._rows: dict[tuple[int, bool], Rows] = {}
+        self._rows: dict[tuple[Layer, bool], Rows] = {}
         self._numbers: dict[tuple[float, torch.device], Tensor] = {}
-        self._settling: dict[tuple[int, bool], tuple[Callable[..., None], list[Statistic]]] = {}
+        self._settling: dict[tuple[Layer, bool], tuple[Callable[..., None], list[Statistic]]] = {}
 
     @property
     def compiled(self) -> bool:
@@ -71,6 +71,28 @@ class Runner:
         for block in rows.blocks:
             starts, hidden = rows.starts[block], layer.hidden is not None
             add_noise(grad[block], mask[block], starts, rows.offsets, *hashed, sigma, hidden)
+
+    def perturb_parts(self, parts: Sequence[Layer], noise: GradientNoise, step: int, scaled_by: Tensor | float) -> None:
+        """Add noise to the gradients of the parts of one weight tensor, as large as for the whole of it.
+
+        What is not in any part counts as 0.
+        """
+        scale = self._number(noise.scale, parts[0].weight.device)
+        if noise.relative_to == "weight":
+            scale = scale * (scaled_by.to(scale.device) if isinstance(scaled_by, Tensor) else scaled_by)
+        rows = [self._rows_of(part) for part in parts]
+        grads = [
+            each.like(part.weight.grad) for each, part in zip(rows, parts, strict=True) if part.weight.grad is not None
+        ]
+        sizes = [
+            deviation(each.weight, grad, each.mask, noise.relative_to).square() * grad.numel()
+            for each, grad in zip(rows, grads, strict=True)
+        ]
+        sigma = scale * (torch.stack(sizes).sum() / parts[0].positions.shape.numel()).sqrt()
+        hashed = key("normal", noise.seed, step, parts[0].number)
+        for each, grad in zip(rows, grads, strict=True):
+            for block in each.blocks:
+                add_noise(grad[block], each.mask[block], each.starts[block], each.offsets, *hashed, sigma, False)
 
     def teach(
         self,
@@ -182,7 +204,7 @@ class Runner:
             kernel(*(tensor[block] if tensor.ndim else tensor for tensor in tensors))
 
     def _settling_of(self, layer: Layer) -> tuple[Callable[..., None], list[Statistic]]:
-        place = layer.number, layer.hidden is not None
+        place = layer, layer.hidden is not None
         if place not in self._settling:
             statistics = [statistic for statistic in layer.statistics.values() if statistic.kernel is not None]
             kernels = tuple((s.kernel, len(s.elements)) for s in statistics if s.kernel is not None)
@@ -191,9 +213,9 @@ class Runner:
 
     def _rows_of(self, layer: Layer, contiguous: bool = True) -> Rows:
         """The layout of a layer, computed once and again if the weight or its mask has moved."""
-        rows = self._rows.get((layer.number, contiguous))
+        rows = self._rows.get((layer, contiguous))
         if rows is None or not rows.still_valid(layer):
-            rows = self._rows[layer.number, contiguous] = lay_out(layer, contiguous)
+            rows = self._rows[layer, contiguous] = lay_out(layer, contiguous)
         return rows
 
     def _number(self, number: float, device: torch.device) -> Tensor:

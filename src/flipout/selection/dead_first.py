@@ -36,6 +36,7 @@ def choose_dead_first(
     *,
     floors: Sequence[int],
     per_layer: bool = False,
+    sizes: Sequence[int] | None = None,
     dtype: torch.dtype = torch.float32,
     run: Run = lambda function: function,
 ) -> list[Tensor]:
@@ -43,7 +44,8 @@ def choose_dead_first(
 
     This includes weights that lose their path by what else is pruned. If no weight is on a live path, scores decide.
     """
-    task = _Task(find_dead, scores, keep, floors, per_layer, dtype, run, [mask.numel() for mask in alive])
+    sizes = [mask.numel() for mask in alive] if sizes is None else sizes
+    task = _Task(find_dead, scores, keep, floors, per_layer, dtype, run, sizes)
     dead = find_dead(alive)
     if dead and sum(counts(list(dead.values()))) == sum(counts(alive)):
         return task.lowest(alive, keep)
@@ -76,6 +78,7 @@ class _Task:
             keep,
             floors=self.floors if floors is None else floors,
             per_layer=self.per_layer,
+            sizes=self.sizes,
             dtype=self.dtype,
             run=self.run,
         )

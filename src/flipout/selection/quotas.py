@@ -22,18 +22,21 @@ def choose(
     *,
     floors: Sequence[int],
     per_layer: bool = False,
+    sizes: Sequence[int] | None = None,
     dtype: torch.dtype = torch.float32,
     run: Run = lambda function: function,
     pieces: Sequence[Piece | None] = (),
 ) -> list[Tensor]:
     """Mark what to prune so that exactly `keep` weights are kept, and at least `floors[i]` of them in layer `i`.
 
-    Numbers are those of all ranks, if these hold pieces of the layers.
+    `sizes` are the numbers of weights that the shares of layers are counted from, if some are not in `alive`. Numbers
+    are those of all ranks, if these hold pieces of the layers.
     """
     pieces = pieces or [None] * len(alive)
     kept = total_counts(alive, pieces)
     if per_layer:
-        sizes = [mask.numel() if piece is None else piece.size for mask, piece in zip(alive, pieces, strict=True)]
+        if sizes is None:
+            sizes = [mask.numel() if piece is None else piece.size for mask, piece in zip(alive, pieces, strict=True)]
         quota = apportion(sizes, keep, floors)
         surplus = [have - stay for have, stay in zip(kept, quota, strict=True)]
         return smallest_of_each(scores, alive, surplus, dtype=dtype, run=run, pieces=pieces)

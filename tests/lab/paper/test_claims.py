@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from flipout.lab import make_settings
-from flipout.lab.paper.paper_claims import CLAIMS, Claim, Verdict
+from flipout.lab.paper.claims_table import claims_table
+from flipout.lab.paper.paper_claims import CLAIMS, Claim, Finding, Verdict, overall
 from flipout.lab.paper.results_page import render_results_page
 from flipout.lab.reports import Record, Records
 
@@ -31,7 +33,7 @@ def claim(start: str) -> Claim:
 
 
 def verdicts(start: str, *runs: Record) -> list[Verdict]:
-    return [finding.verdict for finding in claim(start).findings([Records("test", runs)])]
+    return [finding.verdict for finding in claim(start).findings(Records("test", runs))]
 
 
 def results(method: str, accuracies: list[float], sparsity: float = 0.999, **more: Any) -> list[Record]:
@@ -144,15 +146,60 @@ def test_the_page_lists_every_claim(records: Records) -> None:
     assert text.startswith("# Results")
     assert "`flipout claims x`" in text
     assert all(claim.text in text for claim in CLAIMS)
-    assert "Not measured." in render_results_page([Records("none", tuple(results("random", [1.0])))], "x")
+    assert "Not run yet." in render_results_page([Records("none", tuple(results("random", [1.0])))], "x")
     assert "over-shoots in percent of all shots" in text
-    assert "with more than half of their weights pruned gained" in text
+    assert "with more than half of the weights pruned gained" in text
 
 
 def test_verdicts_are_counted_and_written_out() -> None:
     level = [*results("flipout-paper", [80, 81, 82]), *results("magnitude", [79, 81, 82])]
     single = [*results("flipout-paper", [80], 0.9999), *results("magnitude", [70], 0.9999)]
     text = render_results_page([Records("test", (*level, *single))], "x")
-    assert "2 comparisons: statistically indistinguishable (1), cannot be decided here (1)." in text
-    assert "**statistically indistinguishable**. 99.9 %: FlipOut 81.00 ± 1.00" in text
-    assert "**cannot be decided here**. 99.99 %: FlipOut 80.00, " in text
+    assert "2 comparisons: not shown (1), cannot be said here (1)." in text
+    assert "**not shown**. 99.9 %: FlipOut 81.00 ± 1.00" in text
+    assert "+0.33 (-1.10 to +1.77)" in text
+    assert "**cannot be said here**. 99.99 %: FlipOut 80.00, " in text
+
+
+def test_differences_are_paired_by_seed() -> None:
+    """A constant gain over seeds that differ much is a gain; the same numbers in another order show nothing."""
+    ours = results("flipout-paper", [70, 80, 90])
+    assert verdicts("FlipOut is the best", *ours, *results("magnitude", [69, 78.9, 89.1])) == [Verdict.HOLDS]
+    assert verdicts("FlipOut is the best", *ours, *results("magnitude", [89.1, 78.9, 69])) == [Verdict.LEVEL]
+    diverged = [replace(run, result=None, failure="diverged") for run in results("flipout-paper", [0], 0.999)]
+    lucky = [replace(run, settings=run.settings.model_copy(update={"seed": 7})) for run in diverged]
+    assert verdicts("FlipOut is the best", *ours, *lucky, *results("magnitude", [60, 70.1, 79.9])) == [Verdict.OPEN]
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        ([], Verdict.UNTESTED),
+        (["HOLDS", "HOLDS"], Verdict.HOLDS),
+        (["HOLDS", "LEVEL"], Verdict.MIXED),
+        (["HOLDS", "FAILS"], Verdict.MIXED),
+        (["FAILS", "LEVEL", "OPEN"], Verdict.FAILS),
+        (["LEVEL", "OPEN"], Verdict.OPEN),
+    ],
+)
+def test_the_verdict_of_all_comparisons(found: list[str], verdict: Verdict) -> None:
+    assert overall([Finding("network", Verdict[name], "") for name in found]) == verdict
+
+
+def test_the_table_of_claims_has_a_column_for_each_network() -> None:
+    runs = [*results("flipout-paper", [80, 81, 82]), *results("magnitude", [70, 71, 72])]
+    held_out = scan({p: [90.0, 90.2] for p in (0.0, 0.5, 1.0, 2.0, 4.0)}, "p", "table3")
+    table = claims_table("", Records("one", (*runs, *held_out)))
+    assert table is not None
+    assert table.heading == ("claim of the paper", "MLP on digits, 350 epochs")
+    assert table.rows[0][1].text == "holds (1 of 1)"
+    shorter = [*results("flipout-paper", [60], epochs=3), *results("magnitude", [70], epochs=3)]
+    table = claims_table("", Records("two", (*runs, *shorter)))
+    assert table is not None
+    assert table.heading[1:] == ("all networks", "MLP on digits, 350 epochs", "MLP on digits, 3 epochs")
+    assert [entry.text for entry in table.rows[0][1:]] == [
+        "holds in part (1 of 2)",
+        "holds (1 of 1)",
+        "cannot be said here (0 of 1)",
+    ]
+    assert claims_table("", Records("none", tuple(results("random", [1.0])))) is None

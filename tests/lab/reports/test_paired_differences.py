@@ -5,11 +5,12 @@ from __future__ import annotations
 import statistics
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import ttest_1samp
 
-from flipout.lab.reports.paired_differences import PairedDifference, paired_differences, paired_table
+from flipout.lab.reports.confidence_intervals import PairedDifference
+from flipout.lab.reports.paired_differences import paired_differences, paired_table
 from flipout.lab.reports.records import Record
 from flipout.lab.runs.settings import validated
 
@@ -20,6 +21,7 @@ def run(method: str, seed: int, accuracy: float | None, sparsity: float = 0.99, 
     return Record(settings.folder_name(), settings, ("results",), result)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-50, 50), min_size=2, max_size=8))
 def test_the_interval_is_students(values: list[float]) -> None:
     difference = PairedDifference(tuple(values))
@@ -54,6 +56,12 @@ def test_seeds_are_paired_and_unpaired_ones_left_out() -> None:
     table = paired_table("", runs)
     assert table is not None
     assert "+5.50" in table.markdown()
+
+
+def test_a_method_without_a_schedule_is_compared_with_our_schedule() -> None:
+    runs = [run("snip", 0, 0.7), run("magnitude", 0, 0.8), run("magnitude", 0, 0.6, schedule="paper")]
+    assert paired_differences(runs)["SNIP"][0.99].values == pytest.approx((-10.0,))
+    assert paired_differences([runs[0], runs[2]])["SNIP"][0.99].values == pytest.approx((10.0,))
 
 
 def test_nothing_to_compare_with() -> None:

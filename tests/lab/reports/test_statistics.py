@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import ttest_rel
 
 from flipout.lab.reports import Records
 from flipout.lab.reports.labels import label_runs, percent
@@ -17,14 +17,22 @@ percents = st.floats(0, 100)
 several = st.lists(percents, min_size=2, max_size=6)
 
 
-@given(several, several)
-def test_a_win_is_larger_than_the_spread(one: list[float], other: list[float]) -> None:
-    ahead = beats(Cell(tuple(one)), Cell(tuple(other)))
-    spread = math.sqrt(statistics.variance(one) + statistics.variance(other))
-    gap = statistics.fmean(one) - statistics.fmean(other)
-    if abs(gap - spread) > 1e-9:
-        assert ahead == (gap > spread)
-    assert not (ahead and beats(Cell(tuple(other)), Cell(tuple(one))))
+@settings(deadline=None)
+@given(st.lists(st.tuples(percents, percents), min_size=2, max_size=6))
+def test_a_win_is_a_paired_t_test(pairs: list[tuple[float, float]]) -> None:
+    one, other = (Cell(tuple(values)) for values in zip(*pairs, strict=True))
+    ahead = beats(one, other)
+    if statistics.stdev(a - b for a, b in pairs) > 1e-6:
+        low = ttest_rel(one.values, other.values).confidence_interval(0.95).low
+        assert ahead == (low > 0) or abs(low) < 1e-9
+    assert not (ahead and beats(other, one))
+
+
+def test_seeds_are_paired_by_their_number() -> None:
+    one, other = Cell((50.0, 70.0, 90.0), (0, 1, 2)), Cell((88.0, 68.0, 49.0, 1.0), (2, 1, 0, 5))
+    assert one.minus(other).values == (1.0, 2.0, 2.0)
+    assert Cell((1.0, 2.0), (0, 1)).minus(Cell((1.0, 2.0), (2, 3))).interval is None
+    assert beats(Cell((9.0, 9.0), (0, 1)), Cell((1.0, 2.0), (1, 2))) is None
 
 
 def test_one_seed_decides_nothing() -> None:
@@ -33,6 +41,7 @@ def test_one_seed_decides_nothing() -> None:
     assert Cell((99.0,)).spread is None
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from("abcdef"), several, min_size=1))
 def test_the_best_is_among_the_best(columns: dict[str, list[float]]) -> None:
     column = {name: Cell(tuple(values)) for name, values in columns.items()}

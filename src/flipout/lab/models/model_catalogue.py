@@ -23,6 +23,7 @@ class ModelInfo:
     about: str  # in `flipout models`
     make: Callable[[Shape, int, float], nn.Module]  # called with the shape of an image, the classes, the width
     data: str  # the data set if none is given
+    convolutional: bool = True
 
 
 MODELS: dict[str, ModelInfo] = {
@@ -31,12 +32,14 @@ MODELS: dict[str, ModelInfo] = {
         about="two hidden layers of 256 and 128 units, for images of any size",
         make=mlp,
         data="digits",
+        convolutional=False,
     ),
     "lenet-300-100": ModelInfo(
         title="LeNet-300-100",
         about="two hidden layers of 300 and 100 units (LeCun et al., 1998)",
         make=lenet_300_100,
         data="mnist",
+        convolutional=False,
     ),
     "lenet-5": ModelInfo(
         title="LeNet-5",

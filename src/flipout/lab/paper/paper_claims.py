@@ -1,6 +1,6 @@
 """The claims of the paper, one by one, checked against results.
 
-A difference that is smaller than the spread over seeds does not count as a difference.
+Differences are paired by seed. A difference counts only if its 95 % confidence interval does not contain 0.
 """
 
 from __future__ import annotations
@@ -10,21 +10,24 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ..data import DATA
+from ..reports.confidence_intervals import PairedDifference
 from ..reports.labels import by_network, counted, percent
 from ..reports.records import Record, Records
 from ..reports.seed_statistics import Cell, beats, by_option, cells, has_larger_spread, shot_shares, sparsities
 
 EXTREME = 0.995  # the paper's "99.61 % and beyond"
+FEWEST_VALUES = 5  # of an option, to call one of them close to the best
 
 
 class Verdict(StrEnum):
     """What one comparison says about a claim."""
 
     HOLDS = "holds"
-    LEVEL = "statistically indistinguishable"
-    MIXED = "holds in some runs only"
     FAILS = "does not hold"
-    OPEN = "cannot be decided here"
+    MIXED = "holds in part"
+    LEVEL = "not shown"  # the interval contains the value that decides
+    OPEN = "cannot be said here"  # too few seeds or values
+    UNTESTED = "not run yet"
 
 
 Comparisons = Iterator[tuple[Verdict, str]]
@@ -49,12 +52,23 @@ class Claim:
     compare: Callable[[Sequence[Record]], Comparisons]
     remark: str = ""
 
-    def findings(self, all_records: Sequence[Records]) -> list[Finding]:
+    def findings(self, records: Records) -> list[Finding]:
         findings = []
-        for records in all_records:
-            for network, runs in by_network(records.in_part(self.part)).items():
-                findings += [Finding(network, verdict, numbers) for verdict, numbers in self.compare(runs)]
+        for network, runs in by_network(records.in_part(self.part)).items():
+            findings += [Finding(network, verdict, numbers) for verdict, numbers in self.compare(runs)]
         return findings
+
+
+def overall(findings: Sequence[Finding]) -> Verdict:
+    """The verdict of all comparisons together. A claim holds if each of them holds."""
+    verdicts = {finding.verdict for finding in findings}
+    if not verdicts:
+        return Verdict.UNTESTED
+    if verdicts == {Verdict.HOLDS}:
+        return Verdict.HOLDS
+    if verdicts & {Verdict.HOLDS, Verdict.MIXED}:
+        return Verdict.MIXED
+    return Verdict.FAILS if Verdict.FAILS in verdicts else Verdict.OPEN
 
 
 def _compare_cells(name: str, cell: Cell, other_name: str, other: Cell) -> tuple[Verdict, str]:
@@ -63,7 +77,16 @@ def _compare_cells(name: str, cell: Cell, other_name: str, other: Cell) -> tuple
     better, worse = beats(cell, other), beats(other, cell)
     if better is None or worse is None:
         return Verdict.OPEN, f"{numbers} (too few finished seeds)"
-    return (Verdict.HOLDS if better else Verdict.FAILS if worse else Verdict.LEVEL), numbers
+    verdict = Verdict.HOLDS if better else Verdict.FAILS if worse else Verdict.LEVEL
+    return verdict, f"{numbers}: {cell.minus(other)}"
+
+
+def _compare_gap(interval: tuple[float, float] | None, allowed: float) -> Verdict:
+    """The verdict on the claim that a difference is at most `allowed`, from its confidence interval."""
+    if interval is None:
+        return Verdict.OPEN
+    low, high = interval
+    return Verdict.HOLDS if high <= allowed else Verdict.FAILS if low > allowed else Verdict.LEVEL
 
 
 def _columns(runs: Sequence[Record]) -> Iterator[tuple[float, dict[str, Cell]]]:
@@ -93,32 +116,27 @@ def _is_best(runs: Sequence[Record]) -> Comparisons:
 def _is_within_a_point(runs: Sequence[Record]) -> Comparisons:
     for sparsity, flipout, other_name, other in _flipout_and_best_other(runs):
         if sparsity < EXTREME:
-            gap = other.mean - flipout.mean
-            verdict = Verdict.HOLDS if gap <= 1 else Verdict.FAILS
-            if min(flipout.seeds, other.seeds) == 1:
-                verdict = Verdict.OPEN
-            yield verdict, f"{percent(sparsity)}: FlipOut {flipout}, {other_name} {other}: {gap:+.2f} points"
+            gap = other.minus(flipout)
+            verdict = Verdict.OPEN if flipout.failed else _compare_gap(gap.interval, 1.0)
+            yield verdict, f"{percent(sparsity)}: FlipOut {flipout}, {other_name} {other}: behind by {gap}"
 
 
-def _is_near_best(option: str, default: float, allowed: float, tried: int) -> Callable[[Sequence[Record]], Comparisons]:
-    """Check that the default of an option is within `allowed` points of the best of the `tried` values."""
+def _is_near_best(option: str, default: float, allowed: float) -> Callable[[Sequence[Record]], Comparisons]:
+    """Check that the default of an option is within `allowed` points of the best value that was tried."""
 
     def compare(runs: Sequence[Record]) -> Comparisons:
         name = "λ" if option == "noise" else option
         scan = {key: cell for key, cell in by_option(runs, option).items() if cell.values}
         for sparsity in sorted({s for _, s in scan}):
             column = {value: cell for (value, s), cell in scan.items() if s == sparsity}
-            if default not in column or len(column) < tried:
-                yield Verdict.OPEN, f"{percent(sparsity)}: only {len(column)} of {tried} values were tried"
+            if default not in column or len(column) < FEWEST_VALUES:
+                yield Verdict.OPEN, f"{percent(sparsity)}: only {counted(len(column), 'value')} tried"
                 continue
             best = max(column, key=lambda value: column[value].mean)
-            gap = column[best].mean - column[default].mean
-            better = beats(column[best], column[default])
-            verdict = Verdict.OPEN if better is None else Verdict.FAILS if better else Verdict.LEVEL
-            if gap <= allowed:
-                verdict = Verdict.HOLDS
-            numbers = f"{name} = {default:g}: {column[default]}; the best of {tried}, {name} = {best:g}: {column[best]}"
-            yield verdict, f"{percent(sparsity)}: {numbers}; a difference of {gap:.2f} points"
+            gap = column[best].minus(column[default])
+            verdict = Verdict.HOLDS if best == default else _compare_gap(gap.interval, allowed)
+            numbers = f"{name} = {default:g}: {column[default]}; the best of {len(column)}, {name} = {best:g}"
+            yield verdict, f"{percent(sparsity)}: {numbers}: {column[best]}; behind by {gap}"
 
     return compare
 
@@ -185,12 +203,12 @@ def _fine_tuning_gains_little(runs: Sequence[Record]) -> Comparisons:
         and (before := run.before_fine_tuning) is not None
     ]
     if gains:
-        mean = sum(gains) / len(gains)
+        gain = PairedDifference(tuple(gains))
         numbers = (
-            f"{len(gains)} runs with more than half of their weights pruned gained {mean:.2f} points on average, "
+            f"{counted(len(gains), 'run')} with more than half of the weights pruned gained {gain} points on average, "
             f"{max(gains):.2f} at most"
         )
-        yield (Verdict.HOLDS if mean < 0.5 else Verdict.FAILS), numbers
+        yield _compare_gap(gain.interval, 0.5), numbers
 
 
 def _collapsed(runs: Sequence[Record]) -> Iterator[tuple[float, list[Record], list[Record]]]:
@@ -230,8 +248,8 @@ def _noise_adds_over_shoots(runs: Sequence[Record]) -> Comparisons:
 CLAIMS = (
     Claim("FlipOut is the best method at 99.61 % and beyond (stated for ResNet18 and VGG19)", "results", _is_best),
     Claim("Below 99.61 % FlipOut is within one point of the best method", "results", _is_within_a_point),
-    Claim("λ = 1 is close to the best value (within 2 points)", "table2", _is_near_best("noise", 1.0, 2.0, 16)),
-    Claim("p = 2 is the best value or close to it (within 1.1 points)", "table3", _is_near_best("p", 2.0, 1.1, 5)),
+    Claim("λ = 1 is close to the best value (within 2 points)", "table2", _is_near_best("noise", 1.0, 2.0)),
+    Claim("p = 2 is the best value or close to it (within 1.1 points)", "table3", _is_near_best("p", 2.0, 1.1)),
     Claim("p = 1, 2 and 4 are better than p = 0 and 1/2", "table3", _large_powers_are_better),
     Claim(
         "Noise makes FlipOut slightly worse up to 98.44 %, and better above",

@@ -17,6 +17,22 @@ CRITERIA = {
     "flipout.lab.paper.printed_equations:signed_saliency": "saliency without the absolute value",
 }
 SCHEDULES = {"default": "our schedule", "paper": "the paper's schedule"}
+PART_TITLES = {
+    "results": "Accuracy against sparsity",
+    "ablation": "Ablation of the noise",
+    "schedules": "Pruning schedules",
+    "our schedule": "All methods under our schedule",
+    "table2": "The scale of the noise",
+    "table3": "The power of the magnitude",
+    "corrections": "The equations as printed in the paper",
+    "aim": "The aim test: over-shoots and under-shoots",
+    "others": "Other methods under the same budget",
+    "second chances": "Second chances: pruned weights that come back",
+    "choice": "Choices made on held-out data",
+    "smoke test": "Smoke test: it says nothing about the methods",
+    "runs": "Runs outside of a grid",
+}
+HELD_OUT = ", on held-out training data"
 METHOD_SETTINGS = {"method", "sparsity", "seed"}
 
 
@@ -30,7 +46,7 @@ def network_key(settings: Settings) -> tuple[tuple[str, Any], ...]:
 def network_title(settings: Settings) -> str:
     """The network, its data and its training in one line."""
     width = f", {settings.width:g} of its channels" if settings.width != 1 else ""
-    held = ", on held-out training data" if settings.validate_ else ""
+    held = HELD_OUT if settings.validate_ else ""
     name = f"{model_title(settings.model)} on {data_title(settings.data)}"
     return f"{name}{width}, {counted(settings.epochs, 'epoch')}{held}"
 

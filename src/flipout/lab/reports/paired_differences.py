@@ -2,67 +2,31 @@
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
+from .confidence_intervals import PairedDifference
 from .labels import label_runs, percent
 from .records import Record
 from .report_tables import ReportTable, TableEntry
 
-CONFIDENCE = 0.95
-
 NOTE = (
     "Accuracy minus that of global magnitude with the same seed, schedule and training, in points: the mean over seeds "
-    "and its 95 % confidence interval (Student's t). Bold: the interval does not contain 0."
+    "and its 95 % confidence interval (Student's t). Bold: the interval does not contain 0. A method without a "
+    "schedule (SNIP) is compared with magnitude under our schedule if that was run, or else under the paper's."
 )
-
-
-@dataclass(frozen=True)
-class PairedDifference:
-    """Differences of two methods, one for each seed that both have."""
-
-    values: tuple[float, ...]
-
-    @property
-    def mean(self) -> float:
-        return statistics.fmean(self.values)
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """The confidence interval of the mean; None with fewer than two seeds."""
-        from scipy.stats import t
-
-        number = len(self.values)
-        if number < 2:
-            return None
-        quantile = float(t.ppf((1 + CONFIDENCE) / 2, number - 1))
-        half = quantile * statistics.stdev(self.values) / math.sqrt(number)
-        return self.mean - half, self.mean + half
-
-    @property
-    def is_shown(self) -> bool:
-        """Whether the interval does not contain 0."""
-        return self.interval is not None and not self.interval[0] <= 0 <= self.interval[1]
-
-    def __str__(self) -> str:
-        if self.interval is None:
-            return f"{self.mean:+.2f} (one seed)"
-        low, high = self.interval
-        return f"{self.mean:+.2f} ({low:+.2f} to {high:+.2f})"
 
 
 def paired_differences(runs: Sequence[Record]) -> dict[str, dict[float, PairedDifference]]:
     """Every method against global magnitude for good, by label and sparsity, over the seeds that both have."""
     labels = label_runs(runs)
-    reference = {_place(run): accuracy for run in runs if _is_reference(run) and (accuracy := run.accuracy) is not None}
+    references = {_place(run): accuracy for run in runs if is_reference(run) and (accuracy := run.accuracy) is not None}
     found: dict[str, dict[float, dict[int, float]]] = {}
     for run in runs:
-        if run.accuracy is None or run.settings.sparsity is None or _is_reference(run) or _place(run) not in reference:
+        if run.accuracy is None or run.settings.sparsity is None or is_reference(run):
             continue
-        by_seed = found.setdefault(labels[run.name], {}).setdefault(run.settings.sparsity, {})
-        by_seed[run.settings.seed] = 100 * (run.accuracy - reference[_place(run)])
+        if (reference := _reference(run, references)) is not None:
+            by_seed = found.setdefault(labels[run.name], {}).setdefault(run.settings.sparsity, {})
+            by_seed[run.settings.seed] = 100 * (run.accuracy - reference)
     return {
         label: {sparsity: PairedDifference(tuple(by_seed.values())) for sparsity, by_seed in row.items()}
         for label, row in found.items()
@@ -85,8 +49,16 @@ def paired_table(title: str, runs: Sequence[Record]) -> ReportTable | None:
     return ReportTable(title, ("minus global magnitude", *map(percent, columns)), tuple(rows), (NOTE,))
 
 
-def _is_reference(run: Record) -> bool:
+def is_reference(run: Record) -> bool:
+    """Whether a run is global magnitude as it is: for good, without noise, under any schedule."""
     return run.settings.method == "magnitude" and run.settings.given_options.keys() <= {"schedule"}
+
+
+def _reference(run: Record, references: Mapping[tuple[object, ...], float]) -> float | None:
+    """The accuracy of global magnitude that a run is compared with."""
+    schedule, *rest = _place(run)
+    possible = ("default", "paper") if schedule is None else (schedule,)
+    return next((references[kind, *rest] for kind in possible if (kind, *rest) in references), None)
 
 
 def _place(run: Record) -> tuple[object, ...]:

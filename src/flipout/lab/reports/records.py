@@ -89,6 +89,12 @@ class Records:
         return [run for run in self.runs if part in run.parts]
 
 
+def pooled(all_records: Iterable[Records]) -> Records:
+    """The runs of several sweeps together. A run of two sweeps is in the parts of both."""
+    listed = list(all_records)
+    return Records(", ".join(records.title for records in listed), _merged(run for each in listed for run in each.runs))
+
+
 def collect(folder: Path, grid: str | None = None) -> Records:
     """Read all runs of a sweep, including runs that were never started, or the runs in any other folder.
 

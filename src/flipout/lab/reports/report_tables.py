@@ -36,9 +36,11 @@ class ReportTable:
     heading: tuple[str, ...]
     rows: tuple[tuple[TableEntry, ...], ...]
     notes: tuple[str, ...] = ()
+    texts: tuple[int, ...] = (0,)  # the columns that contain text and no numbers
 
     def markdown(self) -> str:
-        lines = ["| " + " | ".join(self.heading) + " |", "|---" + "|---:" * (len(self.heading) - 1) + "|"]
+        lines = ["| " + " | ".join(self.heading) + " |"]
+        lines.append("".join("|---" if column in self.texts else "|---:" for column in range(len(self.heading))) + "|")
         for row in self.rows:
             cells = (f"**{entry.text}**" if entry.bold else entry.text for entry in row)
             lines.append("| " + " | ".join(text.replace("|", "\\|") for text in cells) + " |")
@@ -57,7 +59,7 @@ class ReportTable:
             texts = (rf"\textbf{{{_latex(entry.text)}}}" if entry.bold else _latex(entry.text) for entry in row)
             rows.append(" & ".join(texts) + r" \\")
         body = "\n    ".join(rows)
-        columns = "l" + "r" * (len(self.heading) - 1)
+        columns = "".join("l" if column in self.texts else "r" for column in range(len(self.heading)))
         notes = " ".join(map(_latex, (self.title + ".", *self.notes)))
         return (
             "\\begin{table}\n  \\centering\n"
@@ -66,13 +68,18 @@ class ReportTable:
         )
 
     def html(self) -> str:
-        head = "".join(f"<th scope=col>{html.escape(text)}</th>" for text in self.heading)
+        kinds = ["class=text" if column in self.texts else "" for column in range(len(self.heading))]
+        head = "".join(
+            f"<th scope=col {kind}>{html.escape(text)}</th>" for kind, text in zip(kinds, self.heading, strict=True)
+        )
         body = ""
         for first, *rest in self.rows:
             texts = (f"<b>{html.escape(e.text)}</b>" if e.bold else html.escape(e.text) for e in rest)
-            body += f"<tr><th scope=row>{html.escape(first.text)}</th>{''.join(f'<td>{t}</td>' for t in texts)}</tr>\n"
+            cells = "".join(f"<td {kind}>{text}</td>" for kind, text in zip(kinds[1:], texts, strict=True))
+            body += f"<tr><th scope=row>{html.escape(first.text)}</th>{cells}</tr>\n"
         notes = "".join(f"<p class=note>{html.escape(note)}</p>" for note in self.notes)
-        table = f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"
+        wrapped = " class=verdicts" if len(self.texts) > 1 else ""  # long texts wrap; numbers never do
+        table = f"<table{wrapped}><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"
         return f"<div class=wide>{table}</div>{notes}"
 
     def write(self, path: Path) -> list[Path]:
@@ -90,7 +97,8 @@ class ReportTable:
         if len(self.heading) > WIDEST:
             rows = list(zip(*rows, strict=True))
         for number, entry in enumerate(rows[0]):
-            table.add_column(Text(entry.text), justify="right" if number else "left")
+            left = number in self.texts if len(self.heading) <= WIDEST else number == 0
+            table.add_column(Text(entry.text), justify="left" if left else "right")
         for row in rows[1:]:
             table.add_row(*(Text(entry.text, style="bold" if entry.bold else "") for entry in row))
         return table
@@ -108,8 +116,8 @@ def _latex(text: str) -> str:
 
 
 BOLD = (
-    "Bold: the highest mean, and all methods that are statistically indistinguishable from it or have too few seeds to "
-    "decide."
+    "Bold: the highest mean, and all methods that it is not shown to beat: the 95 % interval of the difference, paired "
+    "by seed, contains 0, or there are too few seeds."
 )
 INTERPOLATED = (
     "†: the sparsity of this method is an outcome; its accuracy is interpolated on log density between its best runs."

@@ -20,25 +20,13 @@ from .chart_data import (
 )
 from .file_names import UniqueNames
 from .html_page import Section, chart, folded, links_table, note, render_page
-from .labels import by_network, counted, dense_references, label_runs, percent, scanned_option
+from .labels import PART_TITLES, by_network, counted, dense_references, label_runs, percent, scanned_option
+from .lead import choice_table, lead_figure
 from .paired_differences import paired_table
 from .records import Record, Records, results_json, versions_of
 from .report_tables import ReportTable, accuracy_table, dead_table, shots_table
 from .seed_statistics import dense_cell, seeds_line
 
-PART_TITLES = {
-    "results": "Accuracy against sparsity",
-    "ablation": "Ablation of the noise",
-    "schedules": "Pruning schedules",
-    "table2": "The scale of the noise",
-    "table3": "The power of the magnitude",
-    "corrections": "The equations as printed in the paper",
-    "aim": "The aim test: over-shoots and under-shoots",
-    "others": "Other methods under the same budget",
-    "second chances": "Second chances: pruned weights that come back",
-    "choice": "Choices made on held-out data",
-    "runs": "Runs outside of a grid",
-}
 OPTION_NAMES = {"noise": "scale of the noise (λ)", "p": "power of the magnitude (p)", "lambda": "λ"}
 
 
@@ -59,13 +47,21 @@ class ReportFiles:
         return self.folder / "figures" / name
 
 
-def write_report(records: Records, folder: Path, *, runs_folder: str = "..") -> Path:
-    """Write the whole report to a folder. Return the path of the page."""
+def write_report(records: Records, folder: Path, *, runs_folder: str = "..", claims: ReportTable | None = None) -> Path:
+    """Write the whole report to a folder. Return the path of the page.
+
+    Args:
+        records: the runs.
+        folder: where the report goes.
+        runs_folder: where the links to the runs lead.
+        claims: a table of what was claimed and what holds, for the beginning of the page.
+    """
     with full_disk_explained(folder):
         for name in ("figures", "tables"):
             (folder / name).mkdir(parents=True, exist_ok=True)
     files = ReportFiles(folder)
-    sections = [_network_section(files, title, runs) for title, runs in by_network(records.runs).items()]
+    sections = _lead_sections(files, records.runs, claims)
+    sections += [_network_section(files, title, runs) for title, runs in by_network(records.runs).items()]
     sections.append(_all_runs_section(files, records.runs, runs_folder))
     with full_disk_explained(folder):
         for draw in files.drawings:
@@ -88,6 +84,24 @@ def introduction(runs: Sequence[Record]) -> list[str]:
         "the last epoch, never of the best; ± is the sample standard deviation over seeds.",
         versions_of(runs),
     ]
+
+
+def _lead_sections(files: ReportFiles, runs: Sequence[Record], claims: ReportTable | None) -> list[Section]:
+    """What a reader wants first: one figure, which method to use, and what holds. Empty if nothing is finished."""
+    lead = lead_figure(runs) or lead_figure(runs, convolutional=False)
+    if lead is None:
+        return []
+    section = Section("In short", files.names.reserve("In short"))
+    name = files.names.reserve(section.anchor, "accuracy")
+    curves, reference = accuracy_curves(lead.runs), dense_cell(lead.runs)
+    files.drawings.append(lambda: matplotlib_figures.draw_accuracy(files.figure(name), lead.network, curves, reference))
+    drawn = chart(plotly_charts.accuracy_chart(curves, reference), name)
+    section.add("Accuracy against sparsity", drawn, note(f"{lead.network}, {seeds_line(lead.runs)}."))
+    if (choice := choice_table("Which method at which sparsity", runs)) is not None:
+        section.add(choice.title, files.table(files.names.reserve(choice.title), choice))
+    if claims is not None:
+        section.add(claims.title, files.table(files.names.reserve(claims.title), claims))
+    return [section]
 
 
 def _network_section(files: ReportFiles, title: str, runs: Sequence[Record]) -> Section:
@@ -201,7 +215,7 @@ def _all_runs_section(files: ReportFiles, runs: Sequence[Record], folder: str) -
     for run in runs:
         accuracy = "missing" if not run.failure else f"failed: {run.failure[:80]}"
         if run.accuracy is not None:
-            accuracy = f"{run.accuracy:.2%}"
+            accuracy = f"{run.accuracy:.2%}" + (" of held-out data" if run.settings.validate_ else "")
         address = f"{folder}/{quote(run.name)}/{CONFIG}" if run.versions and run.metrics else ""
         sparsity = "" if run.sparsity is None else percent(run.sparsity)
         seconds = "" if run.result is None else f"{run.result['seconds']:.0f} s"

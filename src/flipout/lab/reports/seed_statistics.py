@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from .confidence_intervals import PairedDifference
 from .labels import counted, label_runs, scanned_option
 from .records import Record
 
@@ -17,6 +18,7 @@ class Cell:
     """The values of one method at one sparsity, usually accuracies in percent, one for each seed that finished."""
 
     values: tuple[float, ...]
+    seed_numbers: tuple[int, ...] = ()  # the seed of each value; without them, seeds are numbered from 0
     failed: int = 0
     interpolated: bool = False
     complete: bool = False  # all runs of the method are finished
@@ -35,6 +37,14 @@ class Cell:
     @property
     def seeds(self) -> int:
         return len(self.values)
+
+    @property
+    def by_seed(self) -> dict[int, float]:
+        return dict(zip(self.seed_numbers or range(self.seeds), self.values, strict=True))
+
+    def minus(self, other: Cell) -> PairedDifference:
+        """The differences to another cell, over the seeds that both have."""
+        return PairedDifference.between(self.by_seed, other.by_seed)
 
     def __str__(self) -> str:
         if not self.values:
@@ -81,10 +91,13 @@ def dense_cell(runs: Iterable[Record]) -> Cell | None:
 
 def cell_of(runs: Sequence[Record]) -> Cell:
     """The cell of runs that differ in their seed alone."""
-    finished = one_per_seed([run for run in runs if run.result is not None])
+    finished = [
+        run for run in one_per_seed([run for run in runs if run.result is not None]) if run.accuracy is not None
+    ]
     dead = [run.result["dead_layers"] for run in finished if run.result is not None and run.result["dead_layers"]]
     return Cell(
         tuple(100 * accuracy for run in finished if (accuracy := run.accuracy) is not None),
+        tuple(run.settings.seed for run in finished),
         failed=sum(bool(run.failure) for run in runs),
         dead_layers=tuple(name for names in dead for name in names),
         runs_with_dead_layers=len(dead),
@@ -98,18 +111,18 @@ def one_per_seed(runs: Sequence[Record]) -> list[Record]:
 
 def _interpolated(runs: Sequence[Record], sparsity: float) -> Cell:
     """For each seed, interpolate its curve at a sparsity. Curves are never extrapolated."""
-    seeds = sorted({run.settings.seed for run in runs})
-    values = []
-    for seed in seeds:
+    values = dict[int, float]()
+    for seed in sorted({run.settings.seed for run in runs}):
         points = [
             (run.sparsity, 100 * run.accuracy)
             for run in runs
             if run.settings.seed == seed and run.sparsity is not None and run.accuracy is not None
         ]
         if (value := interpolate(points, sparsity)) is not None:
-            values.append(value)
+            values[seed] = value
     complete = all(run.result is not None or run.failure for run in runs)
-    return Cell(tuple(values), sum(bool(run.failure) for run in runs), interpolated=True, complete=complete)
+    failed = sum(bool(run.failure) for run in runs)
+    return Cell(tuple(values.values()), tuple(values), failed, interpolated=True, complete=complete)
 
 
 def interpolate(points: Iterable[tuple[float, float]], sparsity: float) -> float | None:
@@ -129,14 +142,15 @@ def interpolate(points: Iterable[tuple[float, float]], sparsity: float) -> float
 
 
 def beats(one: Cell, other: Cell) -> bool | None:
-    """Whether the mean of `one` is higher by more than the standard deviation of the difference, `sqrt(s1^2 + s2^2)`.
+    """Whether `one` is better: the 95 % confidence interval of the difference, paired by seed, is above 0.
 
-    None if this cannot be decided: a cell is missing or has a single seed, or some seeds of `one` diverged, so that
-    the mean is over the lucky seeds.
+    None if this cannot be decided: fewer than two seeds in common, or some seeds of `one` diverged, so that the mean is
+    over the lucky seeds.
     """
-    if one.failed or not one.values or not other.values or one.spread is None or other.spread is None:
+    if one.failed or not one.values or not other.values:
         return None
-    return one.mean - other.mean > math.hypot(one.spread, other.spread)
+    difference = one.minus(other)
+    return None if difference.interval is None else difference.is_positive
 
 
 def has_larger_spread(one: Cell, other: Cell) -> bool:
@@ -183,10 +197,13 @@ def by_option(runs: Sequence[Record], option: str) -> dict[tuple[float, float], 
 
 def shot_shares(runs: Sequence[Record]) -> dict[str, dict[float, Cell]]:
     """Over-shoots in percent of all shots at zero, by label and sparsity, for the runs with the aim test."""
-    labels, shares = label_runs(runs), dict[str, dict[float, list[float]]]()
+    labels, shares = label_runs(runs), dict[str, dict[float, dict[int, float]]]()
     for run in runs:
         if run.result is not None and run.result.get("aim") and run.settings.sparsity is not None:
             over, under = run.result["aim"]["over_shoots"], run.result["aim"]["under_shoots"]
-            values = shares.setdefault(labels[run.name], {}).setdefault(run.settings.sparsity, [])
-            values.append(100 * over / max(1, over + under))
-    return {label: {s: Cell(tuple(values)) for s, values in row.items()} for label, row in shares.items()}
+            by_seed = shares.setdefault(labels[run.name], {}).setdefault(run.settings.sparsity, {})
+            by_seed[run.settings.seed] = 100 * over / max(1, over + under)
+    return {
+        label: {sparsity: Cell(tuple(found.values()), tuple(found)) for sparsity, found in row.items()}
+        for label, row in shares.items()
+    }

@@ -1,0 +1,241 @@
+"""The part of a pruner that makes the network smaller while it is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from ..graph.example_inputs import Example, as_example
+from ..graph.removable_channels import Remainder, RemovableChannels
+from ..graph.tracing_errors import UnsupportedNetworkError
+from ..layers import Layer, named_tensors, unwrapped
+from ..pruning_event import PruningEvent
+from ..runtime.example_call import few_examples
+from ..runtime.runner import Runner
+from . import decision, refusals
+from .network_cut import Indices, NetworkCut
+from .parked_weights import set_gradients
+from .shrunk_state import Shrink, ShrunkState, describe_example, example_of_zeros, read_shrunk_state
+from .trial import try_cut
+
+if TYPE_CHECKING:
+    from ..pruner import Pruner
+
+SAVE_EXPANDED = (
+    "the network is shrunk, and what is saved now would not fit the original one. Save the model, the optimizer and "
+    "the pruner inside `with pruner.expanded():`; a run that loads them goes on with the shrunk network"
+)
+
+
+class Shrinking(PruningEvent):
+    """Removes channels that influence nothing from the network that is being trained, and puts them back."""
+
+    needs_whole_network: ClassVar[str] = ""
+    """Why a method cannot be shrunk; empty if it can."""
+
+    def _start_shrinking(self) -> None:
+        self.shrinks: list[Shrink] = []
+        """The shrinks so far."""
+        self._cuts: list[NetworkCut] = []  # of the model, and of the copies that follow it
+        self._followers: list[nn.Module] = []
+        self._example: tuple[Tensor, ...] | None = None
+        self._channels: RemovableChannels | None = None
+        self._looked: tuple[int, bool] = (0, False)
+        self._resting: Mapping[str, Indices] = {}  # what is cut off again when the network is no longer expanded
+
+    # Reading.
+
+    @property
+    def shrunk(self) -> bool:
+        """Whether channels are removed from the network at the moment."""
+        return bool(self._cuts)
+
+    @property
+    def computed(self) -> int:
+        """The prunable weights that the network computes with: all of them, unless it is shrunk."""
+        return sum(layer.weight.numel() for layer in self.layers)
+
+    @property
+    def shrunk_indices(self) -> Mapping[str, Indices]:
+        """For each parameter and buffer that has lost channels, the original indices that are left, per dimension."""
+        return self._cuts[0].indices if self._cuts else {}
+
+    @property
+    def parked(self) -> Sequence[Layer]:
+        return self._cuts[0].parked if self._cuts else ()
+
+    @property
+    def worth_shrinking(self) -> bool:
+        """Whether `shrink` would save more time than it takes. Ask after each step: it looks after prunings only.
+
+        It depends on the masks and the plan alone. It is False while pruned weights can come back, and for methods that
+        need the whole network.
+        """
+        pruner = self._pruner
+        if self._looked[0] != len(self.events) and not pruner.regrows:
+            self._looked = len(self.events), self._pays()
+        return self._looked[1]
+
+    def _pays(self) -> bool:
+        pruner = self._pruner
+        if refusals.of_method(pruner) or refusals.of_training(pruner):
+            return False
+        left = decision.estimate(pruner.masks) if self._channels is None else self._remainder(self._channels).share
+        now = self.shrinks[-1].share if self.shrunk else 1.0
+        return decision.is_repaid(left / now, self.schedule.steps - self.events[-1].step)
+
+    # Acting.
+
+    @torch.no_grad()
+    def shrink(self, example_input: Example) -> nn.Module:
+        """Remove the channels that influence nothing from the network, and return it. Training goes on as before.
+
+        The model, its modules and its parameters stay the same objects, with smaller tensors in them; the optimizer's
+        state and everything else that belongs to a weight moves with it. In training mode the outputs and the gradients
+        of what is left are the same to rounding, and so is all that follows. If the network cannot be shrunk, a
+        `ValueError` says why, and nothing is changed.
+
+        Args:
+            example_input: the inputs that the model is called with; a batch of training data is fine. Their values do
+                not matter.
+        """
+        pruner = self._pruner
+        self._refuse(refusals.of_method(pruner) or refusals.of_training(pruner))
+        example = few_examples(as_example(example_input))
+        with self.expanded():
+            channels, remainder = self._trace(example)
+            self._resting = remainder.tensors
+        self._channels, self._example = channels, example
+        if self.shrunk:
+            self.shrinks.append(Shrink(self.step, self.computed, remainder.share))
+        self._looked = len(self.events), False
+        return self.model
+
+    def expand(self) -> nn.Module:
+        """Put all channels back, and return the network: the original architecture, with the same outputs.
+
+        What is left of a tensor is written into the original. Pruned weights are zero. Biases and norms of channels
+        that were removed are what they were then; nothing reads them.
+        """
+        self._make_whole()
+        self._looked = len(self.events), False
+        return self.model
+
+    @contextmanager
+    def expanded(self) -> Iterator[nn.Module]:
+        """Expand the network for a moment, to save or to look at it; after that it is shrunk again.
+
+            with pruner.expanded():
+                torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), ...}, path)
+
+        Without a shrunk network nothing happens.
+        """
+        outer = self._resting
+        self._resting = self.shrunk_indices or outer
+        self._make_whole()
+        try:
+            yield self.model
+        finally:
+            resting, self._resting = self._resting, outer
+            if not outer:
+                self._cut_to(resting)
+
+    def follow(self, copy: nn.Module) -> None:
+        """Shrink and expand a copy of the model together with it from now on, such as a moving average of its weights.
+
+        The copy must have the original shapes. Call it before the first shrink, or inside of `expanded()`.
+        """
+        here, there = ({n: t.shape for n, t in named_tensors(each).items()} for each in (self.model, copy))
+        if self.shrunk or any(there.get(name) != shape for name, shape in here.items()):
+            raise ValueError(
+                "only a copy of the whole model can follow it. Call follow() before the first shrink, or inside "
+                "`with pruner.expanded():`, with a copy that has every parameter and buffer of the model"
+            )
+        self._followers.append(copy)
+
+    # Around steps, and in states.
+
+    def _drop_pruned(self) -> None:
+        for cut in self._cuts[:1]:
+            cut.drop_pruned()
+
+    def _set_parked_gradients(self) -> None:
+        set_gradients({layer.name: layer for layer in self.layers}, self.parked)
+
+    def shrunk_state(self) -> ShrunkState:
+        """What a state says about the shrunk network; it is saved while the network is whole."""
+        return ShrunkState(self._resting, tuple(self.shrinks), describe_example(self._example))
+
+    def check_shrunk_state(self, text: str) -> None:
+        """Refuse what a state says about the shrunk network if it does not fit this one."""
+        tensors = named_tensors(self.model)
+        for name, each in read_shrunk_state(text).indices.items():
+            if name not in tensors or len(each) != tensors[name].ndim:
+                raise ValueError(f"`shrunk` of the state does not fit the model: it has no such tensor {name}")
+            for size, index in zip(tensors[name].shape, each, strict=True):
+                if index is not None and not (len(index) and int(index.min()) >= 0 and int(index.max()) < size):
+                    raise ValueError(f"`shrunk` of the state does not fit the model: {name} has other channels there")
+
+    def _load_shrunk_state(self, text: str) -> None:
+        """Shrink the network as it was when a state was saved. The weights and the optimizer's state are loaded."""
+        state = read_shrunk_state(text)
+        self.shrinks[:], self._looked = state.shrinks, (0, False)
+        self._example, self._channels = example_of_zeros(state.example, self.layers[0].weight.device), None
+        if self._example is not None:
+            self._channels = RemovableChannels(unwrapped(self.model), self._example)
+        self._cut_to(state.indices)
+
+    # Inside.
+
+    @property
+    def _pruner(self) -> Pruner:
+        return cast("Pruner", self)
+
+    def _refuse(self, problem: str | None) -> None:
+        if problem is not None:
+            raise ValueError(f"the network cannot be shrunk: {problem}")
+
+    def _trace(self, example: tuple[Tensor, ...]) -> tuple[RemovableChannels, Remainder]:
+        """Find what can be removed from the whole network, and try it on a copy."""
+        try:
+            with torch.random.fork_rng(devices={each.device for each in example if each.is_cuda}):
+                channels = RemovableChannels(unwrapped(self.model), example)
+                remainder = self._remainder(channels)
+                self._refuse(refusals.of_tensors(self._pruner, remainder.tensors))
+                try_cut(unwrapped(self.model), remainder.tensors, example)
+        except UnsupportedNetworkError as error:
+            raise ValueError(f"the network cannot be shrunk: {error}. Train without shrinking") from error
+        return channels, remainder
+
+    def _remainder(self, channels: RemovableChannels) -> Remainder:
+        connections = {
+            layer.name: channels.connections_of(layer.name, layer.mask, layer.positions.indices)
+            for layer in self.layers
+        }
+        return channels.remainder({name: matrix for name, matrix in connections.items() if matrix is not None})
+
+    def _cut_to(self, indices: Mapping[str, Indices]) -> None:
+        if indices:
+            self._cuts = [
+                NetworkCut(self.model, self.optimizer, self.layers),
+                *(NetworkCut(copy, None, ()) for copy in self._followers),
+            ]
+            for cut in self._cuts:
+                cut.apply(indices)
+            self._forget_shapes()
+
+    def _make_whole(self) -> None:
+        cuts, self._cuts = self._cuts, []
+        for cut in cuts:
+            cut.undo()
+        if cuts:
+            self._forget_shapes()
+
+    def _forget_shapes(self) -> None:
+        self.runner = Runner(self.runner.compiled)  # it caches views of tensors
+        if self.dead_weights is not None:
+            self.dead_weights.forget()

@@ -1,0 +1,101 @@
+"""What cannot be shrunk, why, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from ..criteria import is_elementwise
+from ..layers import named_tensors
+from ..runtime import attachments
+from ..runtime.hooks import StepHooks
+from ..shards.local_tensors import is_sharded
+from .companions import unfit_states, unfit_statistics
+
+if TYPE_CHECKING:
+    from ..pruner import Pruner
+
+AROUND_STEPS = ("change_gradients", "settle", "extra_state")
+IN_EVENTS = ("select", "apply")
+"""A method that does one of these in its own way may need weights that are removed."""
+
+NOT_ELEMENTWISE = ("Muon", "Shampoo", "LARS", "Lamb")
+"""Optimizers whose update of a weight depends on the other weights of its tensor."""
+
+
+def of_method(pruner: Pruner) -> str | None:
+    """Why a method cannot be shrunk at this time; None if it can."""
+    own = pruner.overridden(AROUND_STEPS if pruner.finished else (*AROUND_STEPS, *IN_EVENTS))
+    if pruner.needs_whole_network or own:
+        reason = pruner.needs_whole_network or f"its own {own[0]}() may use weights that are removed"
+        return f"{type(pruner).__name__} needs the whole network: {reason}. Train without shrinking"
+    if pruner.step == 0:
+        return "nothing is trained yet. Take the first optimizer step before you shrink the network"
+    if pruner.regrows:
+        return (
+            "pruned weights can still come back. Wait until the masks are frozen: pruner.regrows is False from then "
+            "on. Or prune for good, with revival=None"
+        )
+    if not pruner.finished and pruner.units is not None:
+        return "units larger than a weight are pruned as a whole. Wait until pruner.finished"
+    if not pruner.finished and not is_elementwise(pruner.criterion):
+        return (
+            "the scores of the criterion may depend on weights that are removed. If each score depends on its own "
+            "weight alone, declare that with @flipout.criteria.elementwise; otherwise wait until pruner.finished"
+        )
+    return None
+
+
+def of_training(pruner: Pruner) -> str | None:
+    """Why the model or the optimizer cannot be shrunk; None if they can."""
+    for module in pruner.model.modules():
+        if isinstance(module, nn.parallel.DistributedDataParallel):
+            return (
+                "the model is in DistributedDataParallel, which keeps buffers of the old sizes. Train without "
+                "shrinking, or on one process"
+            )
+        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
+            return "the model is compiled, for the old sizes. Train without torch.compile, or without shrinking"
+    if sharded := [name for name, tensor in named_tensors(pruner.model).items() if is_sharded(tensor)]:
+        return f"{sharded[0]} is a DTensor, which cannot be cut yet. Train without shrinking"
+    if type(pruner.optimizer).__name__ in NOT_ELEMENTWISE:
+        return (
+            f"{type(pruner.optimizer).__name__} updates a weight by the other weights of its tensor, and would go on "
+            "differently in a smaller one. Use an optimizer such as SGD or AdamW, or train without shrinking"
+        )
+    weights = {id(tensor) for tensor in named_tensors(pruner.model).values()}
+    for other in attachments.attached():
+        if other is not pruner and any(id(layer.weight) in weights for layer in other.layers):
+            return f"another pruner prunes other weights of the model: {other!r}. Call its remove() first"
+    if any(isinstance(owner, StepHooks) for owner in _hook_owners(pruner)):
+        return "an AimTest counts at the weights of this optimizer. Call its remove() first"
+    return None
+
+
+def of_tensors(pruner: Pruner, names: Iterable[str]) -> str | None:
+    """Why some tensors cannot be cut; None if they can."""
+    tensors, layers = named_tensors(pruner.model), {layer.name: layer for layer in pruner.layers}
+    for name in names:
+        if odd := unfit_states(tensors[name], pruner.optimizer):
+            return (
+                f"{type(pruner.optimizer).__name__} keeps {odd[0]} of another shape than {name}, which cannot be cut "
+                "with it. Use an optimizer such as SGD or AdamW, or train without shrinking"
+            )
+        for statistic, part in unfit_statistics(layers[name]) if name in layers else ():
+            return (
+                f"the statistic {statistic!r} has the state {part!r} of another shape than {name}: if it belongs to "
+                "the weight tensor as a whole, name it in `shared` of the statistic"
+            )
+    return None
+
+
+def _hook_owners(pruner: Pruner) -> Iterable[object]:
+    """The owners of the step hooks of the optimizer, other than the pruner's own."""
+    optimizer: torch.optim.Optimizer = pruner.optimizer
+    for hook in (*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values()):
+        owner = getattr(hook, "__self__", None)
+        if owner is not pruner._hooks:
+            yield owner

@@ -1,0 +1,93 @@
+"""The beginning of a report: the first figure, and which method to use at which sparsity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flipout.lab import make_settings
+from flipout.lab.reports.lead import choice_table, lead_figure, trials_table
+from flipout.lab.reports.records import Record
+
+
+def runs(method: str, accuracies: list[float], part: str = "results", **settings: Any) -> list[Record]:
+    made = []
+    for seed, accuracy in enumerate(accuracies):
+        chosen: dict[str, Any] = {"sparsity": 0.99, "model": "resnet10", "epochs": 15, **settings}
+        given = make_settings("default", method=method, seed=seed, **chosen)
+        key = "validation_accuracy" if given.validate_ else "test_accuracy"
+        result: dict[str, Any] = {"test_accuracy": None, "validation_accuracy": None, "dead_layers": [], "seconds": 1.0}
+        made.append(Record(given.folder_name(), given, (part,), {**result, key: accuracy / 100}))
+    return made
+
+
+def row(*given: Record) -> dict[str, str]:
+    table = choice_table("", list(given))
+    assert table is not None
+    (found,) = table.rows
+    return dict(zip(table.heading, (entry.text for entry in found), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("flipout", "use"),
+    [
+        ([74, 75.1, 76], "FlipOut"),
+        ([64, 65.1, 66], "global magnitude"),
+        ([69, 72, 72], "either: no difference shown"),
+        ([74], "cannot be said: one seed"),
+        ([], "not run yet"),
+    ],
+)
+def test_a_method_is_recommended_if_the_interval_excludes_zero(flipout: list[float], use: str) -> None:
+    found = row(*runs("magnitude", [70, 71, 72]), *runs("flipout", flipout))
+    assert found["use"] == use
+    assert found["global magnitude"] == "71.00 ± 1.00"
+    assert found["seeds"] == str(len(flipout) or 3)
+
+
+def test_another_method_that_is_ahead_is_named() -> None:
+    both = [*runs("magnitude", [70, 71, 72]), *runs("flipout", [74, 75.1, 76])]
+    assert row(*both, *runs("lamp", [80, 81.1, 82]))["also ahead"].startswith("LAMP: +10.03 (")
+    assert row(*both, *runs("lamp", [72, 73.1, 74]))["also ahead"] == ""
+    revived = runs("magnitude", [80, 81.1, 82], revival=True)
+    assert row(*both, *revived)["also ahead"].startswith("Global magnitude, second chances: ")
+
+
+def test_only_our_schedule_and_the_test_set_count() -> None:
+    ours = [*runs("magnitude", [70, 71, 72]), *runs("flipout", [70, 71, 72])]
+    paper = [*runs("magnitude", [50, 51, 52], schedule="paper"), *runs("flipout", [90, 91, 92], schedule="paper")]
+    held_out = [*runs("magnitude", [10, 11], validate=True), *runs("flipout", [90, 91], validate=True)]
+    smoke = [*runs("magnitude", [10], "smoke test", epochs=1), *runs("flipout", [90], "smoke test", epochs=1)]
+    assert row(*ours, *paper, *held_out, *smoke)["use"] == "either: no difference shown"
+    assert choice_table("", [*paper, *held_out, *smoke]) is None
+
+
+def test_a_diverged_seed_is_not_recommended() -> None:
+    (lost,) = runs("flipout", [0], epochs=15)
+    settings = lost.settings.model_copy(update={"seed": 9})
+    failed = Record("lost", settings, ("results",), None, "the loss is NaN")
+    found = row(*runs("magnitude", [70, 71, 72]), *runs("flipout", [80, 81.1, 82]), failed)
+    assert found["use"] == "global magnitude: 1 of FlipOut's seeds failed"
+
+
+def test_the_first_figure_is_of_a_convolutional_network() -> None:
+    small = runs("magnitude", [90, 91, 92, 93], model="lenet-300-100")
+    assert lead_figure(small) is None
+    found = lead_figure(small, convolutional=False)
+    assert found is not None
+    assert found.network == "LeNet-300-100 on MNIST, 15 epochs"
+    dense, ablation = runs("dense", [80], sparsity=0.0), runs("flipout", [60], noise=1.0)
+    large = [*runs("magnitude", [70]), *runs("flipout", [70]), *runs("magnitude", [60], schedule="paper")]
+    found = lead_figure([*small, *large, *ablation, *dense, *runs("flipout", [1], epochs=1)])
+    assert found is not None
+    assert found.network == "ResNet10 on CIFAR-10, 15 epochs"
+    assert {run.name for run in found.runs} == {run.name for run in (*large, *dense)}
+
+
+def test_every_trial_has_a_row() -> None:
+    given = [*runs("magnitude", [70, 71, 72]), *runs("flipout", [74, 75.1, 76]), *runs("lamp", [60], sparsity=0.9)]
+    lines = trials_table("", given).markdown().splitlines()
+    assert lines[2] == "| Global magnitude | 99 % | 3 | 71.00 ± 1.00 |  |"
+    assert lines[3].startswith("| FlipOut | 99 % | 3 | 75.03 ± 1.00 | **+4.03 (+3.89 to +4.18)** |")
+    assert lines[4] == "| LAMP | 90 % | 1 | 60.00 |  |"
