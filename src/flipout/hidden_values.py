@@ -87,14 +87,16 @@ def set_limits(hidden: HiddenValues, weight: Tensor, mask: Tensor, *, shrink: bo
     The threshold is 0 if the layer keeps nothing, and without shrinking. `part` is what this rank holds of a sharded
     weight: the limits are those of the whole weight.
     """
+    if not weight.numel() and part is None:
+        return
     sizes = wide(weight).abs()
-    # Largest numbers of none are these, because a rank may hold nothing of a weight.
-    limits = torch.tensor([-torch.inf, 0.0], dtype=sizes.dtype, device=sizes.device)
     if weight.numel():
-        limits = torch.stack([-sizes.masked_fill(~mask, torch.inf).amin(), sizes.masked_fill_(mask, 0).amax()])
+        smallest, largest = sizes.masked_fill(~mask, torch.inf).amin(), sizes.masked_fill_(mask, 0).amax()
+    else:
+        smallest, largest = sizes.new_full((), torch.inf), sizes.new_zeros(())
     if part is not None:
-        limits = part.max(limits)
-    smallest, largest = -limits[0], limits[1]
+        negative, largest = part.max(torch.stack([-smallest, largest]))
+        smallest = -negative
     if shrink:
         hidden.threshold.copy_(torch.where(smallest.isfinite(), smallest, 0) * BELOW)
     hidden.ceiling.copy_(largest * ABOVE)

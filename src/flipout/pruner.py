@@ -356,7 +356,7 @@ class Pruner(Shrinking):
                 self.runner.teach(layer, grad, self.revival, self.noise, self.step, scale)
             elif self.noise is not None and self.noise.scale:
                 parts = [layer, *(parked for parked in self.parked if parked.name == layer.name)]
-                if layer.positions.whole:
+                if layer.positions.whole or layer.part is not None:
                     self.runner.perturb(layer, grad, self.noise, self.step, scale)
                 else:
                     self.runner.perturb_parts(parts, self.noise, self.step, scale)
