@@ -46,8 +46,8 @@ shown to beat; in tables of differences, those whose interval does not contain 0
 EXPLAINED = (BOLD, PAIRED_NOTE)  # notes of tables that HOW_TO_READ makes superfluous
 PROTOCOL = """\
 The idea was explored in [short trainings](second-chances.md#what-was-tried) of 4 to 6 epochs, and the limit of the
-gradient was chosen on a held-out part of the training data. After that nothing was changed. The tables show everything
-that was then run at the full length, on the test set, also what did not help. The difference is to global magnitude for
+gradient was chosen on a held-out part of the training data. All settings were fixed before the runs below. These tables
+show everything that was run, on the test set, also what did not help. The difference is to global magnitude for
 good, with the same seed. It is bold if its interval does not contain 0.
 """
 
