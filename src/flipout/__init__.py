@@ -33,6 +33,7 @@ from .schedules import Constant, Cubic, Geometric, OneShot, Schedule
 from .statistics import Statistic
 from .warnings import (
     ChangedLengthWarning,
+    ChannelWarning,
     CoverageWarning,
     DeadFirstWarning,
     DeadLayerWarning,
@@ -53,6 +54,7 @@ __all__ = [
     "SNIP",
     "AimTest",
     "ChangedLengthWarning",
+    "ChannelWarning",
     "Constant",
     "CoverageWarning",
     "Cubic",

@@ -11,6 +11,10 @@ class DeadFirstWarning(UserWarning):
     """`dead_first` has no effect, because the network cannot be analysed."""
 
 
+class ChannelWarning(UserWarning):
+    """Some layers cannot be followed, so no channel of theirs is pruned."""
+
+
 class UnfinishedWarning(UserWarning):
     """A pruner was removed or dropped before its schedule was finished."""
 

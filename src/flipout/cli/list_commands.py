@@ -13,7 +13,11 @@ from ..lab.runs.method_options import options_of
 from ..lab.runs.settings import flag
 from .application import app, console
 
-SHARED = (("schedule", "prunings", "start", "end"), ("scope", "floor", "dead_first"), ("noise", "relative_to"))
+SHARED = (
+    ("schedule", "prunings", "start", "end"),
+    ("scope", "floor", "granularity", "reduce", "dead_first"),
+    ("noise", "relative_to"),
+)
 """Options that several methods take, in groups that go together."""
 
 

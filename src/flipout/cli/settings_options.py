@@ -24,7 +24,10 @@ PREFIX = "set_"
 TYPE_NAMES = {int: "INT", float: "FLOAT", str: "TEXT", bool: "yes|no"}
 WIDEST_CHOICES = 16
 """Longer choices than this many characters leave too little room for the help text beside them."""
-METAVARS = {"init": "FILE", "criterion": "NAME", "data": "NAME", "model": "NAME", "method": "NAME", "device": "NAME"}
+METAVARS = {
+    **{"init": "FILE", "granularity": "UNIT"},
+    **dict.fromkeys(("criterion", "data", "model", "method", "device"), "NAME"),
+}
 
 
 class SettingsCommand(TyperCommand):

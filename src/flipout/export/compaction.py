@@ -20,6 +20,7 @@ from ..graph.tracing import trace, values_for_one_example
 from ..graph.tracing_errors import UnsupportedNetworkError, first_line
 from .compaction_report import report_changes
 from .model_attributes import attach_attributes
+from .transformer_compaction import compact_transformer
 
 
 def compact(model: nn.Module, example_input: Example, *, fixed_size: bool = False) -> nn.Module:
@@ -42,6 +43,8 @@ def compact(model: nn.Module, example_input: Example, *, fixed_size: bool = Fals
 
 def compact_copy(original: nn.Module, example: tuple[Tensor, ...], *, fixed_size: bool) -> tuple[nn.Module, list[str]]:
     """Return the compacted network, or the original if it cannot be compacted, and notes for the user."""
+    if (transformer := compact_transformer(original, example)) is not None:
+        return transformer
     try:
         return _compact_in_float64(original, example, fixed_size)
     except UnsupportedNetworkError as error:

@@ -31,7 +31,7 @@ class Granularity:
 
     def __str__(self) -> str:
         first, second = self.numbers
-        return {"block": f"({first}, {second})", "pattern": f"{first}:{second}"}.get(self.kind, self.kind)
+        return {"block": f"{first}x{second}", "pattern": f"{first}:{second}"}.get(self.kind, self.kind)
 
 
 def as_granularity(choice: GranularityChoice, reduce: Reduction = "mean") -> Granularity:

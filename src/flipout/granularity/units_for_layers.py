@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..schedules import AtThreshold
 from .block_choice import BlockChoice
+from .channel_choice import ChannelChoice
 from .granularity_setting import Granularity
 from .pattern_choice import PatternChoice
 from .unit_choice import UnitChoice
@@ -23,7 +24,7 @@ def units_for(granularity: Granularity, pruner: PruningEvent) -> UnitChoice | No
         sparsity = None if isinstance(pruner.schedule, AtThreshold) else pruner.schedule.sparsity
         return PatternChoice(pruner.layers, granularity, sparsity)
     if granularity.kind == "channel":
-        raise ValueError("granularity='channel' is not supported yet; give 'kernel', a block or a pattern")
+        return ChannelChoice(pruner.layers, granularity, per_layer=pruner.scope == "layer")
     return BlockChoice(pruner.layers, granularity, per_layer=pruner.scope == "layer")
 
 

@@ -70,11 +70,11 @@ class LivePaths:
             network = analyze_network(unwrapped(model), example)
         self._rules = {node: without_values(rule) for node, rule in network.analysis.rules.items()}
         self._source_sizes = network.analysis.source_sizes
-        first_names = _first_names(unwrapped(model))
+        names = first_names(unwrapped(model))
         self._layers = {
-            first_names[network.weight_name(node)]: rule
+            names[network.weight_name(node)]: rule
             for node, rule in self._rules.items()
-            if isinstance(rule, MaskedLayerRule) and network.weight_name(node) in first_names
+            if isinstance(rule, MaskedLayerRule) and network.weight_name(node) in names
         }
 
     @torch.no_grad()
@@ -125,7 +125,7 @@ def _channels(axis: int | None, input_dependent: Tensor) -> Channels:
     return Channels(axis, constants, input_dependent)
 
 
-def _first_names(network: nn.Module) -> dict[str, str]:
+def first_names(network: nn.Module) -> dict[str, str]:
     """For each name of a parameter, the first name of the same parameter, which a pruner uses."""
     first: dict[nn.Parameter, str] = {}
     return {

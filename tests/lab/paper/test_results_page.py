@@ -35,6 +35,7 @@ def test_the_page_leads_with_what_a_reader_wants(tmp_path: Path) -> None:
 def test_a_page_without_results() -> None:
     text = render_results_page([Records("nothing", ())], "x")
     assert text.count("Not run yet.") > 4
+    assert "Not run yet: `flipout sweep small-resnet10`." in text
     assert "| nothing | 0 | 0 | 0 | 0 | 0.0 |" in text
 
 

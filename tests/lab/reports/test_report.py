@@ -51,6 +51,18 @@ def test_everything_is_written(report: Path) -> None:
         assert word in text
 
 
+def test_the_page_leads_with_what_a_reader_wants(report: Path, records: Records, tmp_path: Path) -> None:
+    body = report.read_text().rpartition("</head>")[2]
+    assert re.findall("<h2>(.*?)</h2>", body)[0] == "In short"
+    assert body.index("<h3>Accuracy against sparsity</h3>") < body.index('<section id="mlp-on-digits')
+    assert (report.parent / "figures" / "in-short-accuracy.png").exists()
+    claims = ReportTable("What was claimed", ("claim", "verdict"), ((TableEntry("a < b"), TableEntry("holds")),))
+    text = write_report(records, tmp_path, claims=claims).read_text().rpartition("</head>")[2]
+    assert "<th scope=row>a &lt; b</th>" in text.partition("</section>")[0]
+    nothing = Records("nothing", tuple(replace(run, result=None, failure="", metrics=()) for run in records.runs))
+    assert "In short" not in write_report(nothing, tmp_path / "nothing").read_text().rpartition("</head>")[2]
+
+
 def test_the_page_needs_nothing_else(report: Path) -> None:
     head = report.read_text().split("<script>")[0]
     assert "http://" not in head

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ..reports.chart_data import accuracy_curves
@@ -10,9 +11,9 @@ from ..reports.file_names import UniqueNames
 from ..reports.labels import PART_TITLES, SCHEDULES, by_network, counted, dense_references, network_key
 from ..reports.lead import choice_table, lead_figure, trials_table
 from ..reports.matplotlib_figures import draw_accuracy
-from ..reports.paired_differences import is_reference, paired_table
+from ..reports.paired_differences import PAIRED_NOTE, is_reference, paired_table
 from ..reports.records import Record, Records, pooled, versions_of
-from ..reports.report_tables import accuracy_table, best_value_table, dead_table, power_table, shots_table
+from ..reports.report_tables import BOLD, accuracy_table, best_value_table, dead_table, power_table, shots_table
 from ..reports.seed_statistics import dense_cell, seeds_line
 from .claims_table import claims_table
 from .paper_claims import CLAIMS, Finding, Verdict
@@ -23,6 +24,10 @@ REMARKS = {
         "2: the saliency divides by `flips`, so that a weight that never flipped is never pruned (the saliency as "
         "printed). 3: the absolute value is missing, which matters for odd p. 4: `(1 - r)^m` is the density, not the "
         "sparsity, which needs no run to show."
+    ),
+    "smoke test": (
+        "This shows that the whole path works on photographs: an image folder, training, pruning, a report. It trains "
+        "far too briefly to learn anything, and says nothing about the methods."
     ),
 }
 PARTS_WITH_FIGURES = ("results", "ablation", "schedules", "our schedule", "second chances")
@@ -35,13 +40,15 @@ Accuracies are those of the last epoch, never of the best, in percent. ± is the
 Differences are paired by seed: both methods start from the same weights and see the same batches. They have a 95 %
 confidence interval (Student's t), and count only if it does not contain 0. *Our schedule* has many small prunings in
 the first half of training and is the default. *The paper's schedule* halves the network a few times until the end of
-training ([methods](methods.md)).
+training ([methods](methods.md)). In tables of accuracies, bold marks the highest mean and all methods that it is not
+shown to beat; in tables of differences, those whose interval does not contain 0.
 """
+EXPLAINED = (BOLD, PAIRED_NOTE)  # notes of tables that HOW_TO_READ makes superfluous
 PROTOCOL = """\
-The settings of [second chances](second-chances.md) were chosen on a held-out part of the training data, with seeds
-other than those reported here ([those trials](second-chances.md#what-was-tried)). The tables show everything that was
-then run on the test set, also what did not help. The difference is to global magnitude for good, with the same seed. It
-is bold if its interval does not contain 0.
+The idea was explored in [short trainings](second-chances.md#what-was-tried) of 4 to 6 epochs, and the limit of the
+gradient was chosen on a held-out part of the training data. All settings were fixed before the runs below. These tables
+show everything that was run, on the test set, also what did not help. The difference is to global magnitude for
+good, with the same seed. It is bold if its interval does not contain 0.
 """
 
 
@@ -72,7 +79,7 @@ def _figure(records: Records, pictures: Path | None, names: UniqueNames) -> Iter
     yield "## Accuracy against sparsity on a convolutional network\n"
     lead = lead_figure(records.runs)
     if lead is None:
-        yield f"{NOT_RUN}\n"
+        yield "Not run yet: `flipout sweep small-resnet10`.\n"
         return
     dense = dense_cell(lead.runs)
     reference = f" The dense network has {dense}." if dense is not None and dense.values else ""
@@ -110,7 +117,7 @@ def _trials(records: Records, pictures: Path | None, names: UniqueNames) -> Iter
     yield PROTOCOL
     networks = by_network(records.in_part(TRIALS))
     if not networks:
-        yield f"{NOT_RUN}\n"
+        yield "Not run yet: `flipout sweep second-chances-lenet-300-100 second-chances-resnet10`.\n"
     for network, runs in networks.items():
         shown = [*runs, *dense_references(records.runs, runs)]
         dense = dense_cell(shown)
@@ -191,9 +198,10 @@ def _part(network: str, part: str, runs: Sequence[Record]) -> Iterator[str]:
     schedules = sorted({str(kind) for run in runs if (kind := run.settings.option("schedule")) is not None})
     schedule = f", {SCHEDULES.get(schedules[0], schedules[0])}" if len(schedules) == 1 else ""
     yield f"{seeds_line(runs)}{schedule}.\n"
+    tables = [accuracy_table("", runs), paired_table("", runs), shots_table("", runs), dead_table("", runs)]
     if part in PAPER_TABLES:
-        yield PAPER_TABLES[part]("", {network.partition(" on ")[0]: runs}).markdown()
-    yield accuracy_table("", runs).markdown()
-    for table in (paired_table("", runs), shots_table("", runs), dead_table("", runs)):
+        tables.insert(0, PAPER_TABLES[part]("", {network.partition(" on ")[0]: runs}))
+    for table in tables:
         if table is not None:
-            yield table.markdown()
+            notes = tuple(note for note in table.notes if note not in EXPLAINED)
+            yield replace(table, notes=notes).markdown()

@@ -23,9 +23,9 @@ def interval_of_mean(values: Sequence[float]) -> tuple[float, float] | None:
 
 @cache
 def _quantile(degrees_of_freedom: int) -> float:
-    from scipy.stats import t
+    from scipy.special import stdtrit  # scipy.stats takes seconds to import
 
-    return float(t.ppf((1 + CONFIDENCE) / 2, degrees_of_freedom))
+    return float(stdtrit(degrees_of_freedom, (1 + CONFIDENCE) / 2))
 
 
 @dataclass(frozen=True)

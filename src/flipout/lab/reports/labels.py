@@ -134,6 +134,8 @@ def _label(settings: Settings, options: Mapping[str, Any], schedules_differ: boo
             words.append(f"noise relative to the {value}")
         elif name == "revival":
             words.append("second chances" if value else "for good")
+        elif name == "granularity":
+            words.append({"channel": "channels", "kernel": "kernels"}.get(value, value))
         elif name == "dead_first" and value:
             words.append("dead first")
         elif name == "criterion":

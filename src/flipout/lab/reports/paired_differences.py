@@ -9,7 +9,7 @@ from .labels import label_runs, percent
 from .records import Record
 from .report_tables import ReportTable, TableEntry
 
-NOTE = (
+PAIRED_NOTE = (
     "Accuracy minus that of global magnitude with the same seed, schedule and training, in points: the mean over seeds "
     "and its 95 % confidence interval (Student's t). Bold: the interval does not contain 0. A method without a "
     "schedule (SNIP) is compared with magnitude under our schedule if that was run, or else under the paper's."
@@ -46,7 +46,7 @@ def paired_table(title: str, runs: Sequence[Record]) -> ReportTable | None:
         )
         for label, row in differences.items()
     ]
-    return ReportTable(title, ("minus global magnitude", *map(percent, columns)), tuple(rows), (NOTE,))
+    return ReportTable(title, ("minus global magnitude", *map(percent, columns)), tuple(rows), (PAIRED_NOTE,))
 
 
 def is_reference(run: Record) -> bool:

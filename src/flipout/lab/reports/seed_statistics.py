@@ -155,11 +155,11 @@ def beats(one: Cell, other: Cell) -> bool | None:
 
 def has_larger_spread(one: Cell, other: Cell) -> bool:
     """Whether the spread of `one` is significantly larger: an F-test at 95 %. Three seeds need a factor of 4.4."""
-    from scipy.stats import f
+    from scipy.special import fdtri
 
     if one.spread is None or other.spread is None:
         return False
-    bound = float(f.ppf(0.95, one.seeds - 1, other.seeds - 1))
+    bound = float(fdtri(one.seeds - 1, other.seeds - 1, 0.95))
     return one.spread**2 > bound * other.spread**2
 
 

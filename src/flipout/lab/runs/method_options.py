@@ -8,9 +8,10 @@ from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic import Field, PydanticSchemaGenerationError, TypeAdapter
+from pydantic import BeforeValidator, Field, PydanticSchemaGenerationError, TypeAdapter
 
 from flipout import METHODS, FlipOut, Geometric, GradientNoise, Method, Pruner, Revival
+from flipout.granularity import as_granularity
 from flipout.methods.options import InSteps
 from flipout.methods.registry import argument_texts
 
@@ -33,6 +34,7 @@ LARGEST_INT = 2**63 - 1
 AtLeastOne = Annotated[int, Field(ge=1, le=1_000_000)]
 NotNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+GranularityText = Annotated[str, BeforeValidator(lambda value: str(as_granularity(value)))]
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,20 @@ def _common_options(record: Method) -> list[MethodOption]:
             _default(record, "floor"),
             "number or share of its weights that every layer keeps",
             argument="floor",
+        ),
+        MethodOption(
+            "granularity",
+            GranularityText,
+            _default(record, "granularity"),
+            "unit to prune: weight, kernel, channel, 16x1, 2:4",
+            argument="granularity",
+        ),
+        MethodOption(
+            "reduce",
+            Literal["mean", "sum", "norm"],
+            _default(record, "reduce"),
+            "how the scores of the weights of a unit become one",
+            argument="reduce",
         ),
         MethodOption(
             "dead_first",

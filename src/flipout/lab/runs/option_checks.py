@@ -10,6 +10,8 @@ from functools import lru_cache
 import torch
 from torch import nn
 
+from flipout.granularity import as_granularity
+
 from ..data import DATA
 from ..data.batches import validation_size
 from .pruning import attach
@@ -33,7 +35,8 @@ def check_method_options(settings: Settings) -> None:
         return
     values = {key: value for key, value in settings.as_dict().items() if key not in (*WITHOUT_EFFECT, "floor")}
     if settings.sparsity is not None:
-        values["sparsity"] = min(settings.sparsity, 0.5)
+        pattern = as_granularity(settings.option("granularity") or "weight").kind == "pattern"
+        values["sparsity"] = settings.sparsity if pattern else min(settings.sparsity, 0.5)
     _try_options(json.dumps({**values, "compile": "no"}))
 
 

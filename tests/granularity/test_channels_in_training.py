@@ -1,0 +1,186 @@
+"""Whole channels in a training: through residuals and heads, with counts, resume, compaction and errors."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any, Literal
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import flipout
+from flipout import export
+from flipout.lab.models.model_catalogue import MODELS
+from tests.helpers import sgd
+
+SHAPE = (3, 16, 16)
+
+
+def resnet(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return MODELS["resnet18"].make(SHAPE, 10, 0.0625)
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
+    generator = torch.Generator().manual_seed(number)
+    x, y = torch.randn(4, *SHAPE, generator=generator), torch.randint(10, (4,), generator=generator)
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+
+
+def steps(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
+    for each in range(number):
+        step(model, optimizer, each)
+
+
+@pytest.mark.parametrize("method", [flipout.FlipOut, flipout.GlobalMagnitude])
+@pytest.mark.parametrize("scope", ["global", "layer"])
+def test_a_residual_network_loses_whole_channels_and_compacts_to_them(
+    method: type[flipout.Pruner], scope: Literal["global", "layer"]
+) -> None:
+    model = resnet()
+    optimizer = sgd(model, lr=0.01)
+    pruner = method(model, optimizer, sparsity=0.7, steps=16, granularity="channel", scope=scope)  # type: ignore[call-arg]
+    for number in range(16):
+        step(model, optimizer, number)
+        due = [pruning.nonzero for pruning in pruner.plan() if pruning.step <= number + 1]
+        assert pruner.nonzero <= (due[-1] or 0) if due else pruner.prunable
+        for mask in pruner.masks.values():  # a product of outputs and inputs
+            kept = mask.flatten(2).all(2) if mask.ndim > 2 else mask
+            assert torch.equal(mask.any(), kept.any())
+            assert torch.equal(kept, kept.any(1, keepdim=True) & kept.any(0, keepdim=True))
+    asked = pruner.plan()[-1].nonzero
+    assert asked is not None
+    assert 0.9 * asked < pruner.nonzero <= asked
+    assert all(layer.kept for layer in pruner.layers)
+    small: Any = export.compact(model, torch.randn(2, *SHAPE))
+    assert small.compaction.weights == (pruner.prunable, pruner.nonzero)  # nothing but kept weights is left
+    x = torch.randn(5, *SHAPE)
+    torch.testing.assert_close(small(x), model.eval()(x), rtol=1e-4, atol=1e-4)
+
+
+def test_resume_is_bit_exact_with_channels() -> None:
+    options: dict[str, Any] = {"sparsity": 0.6, "steps": 16, "granularity": "channel"}
+    model = resnet()
+    optimizer = sgd(model, lr=0.01)
+    pruner = flipout.FlipOut(model, optimizer, **options)
+    for number in range(16):
+        if number == 6:
+            saved = copy.deepcopy((model.state_dict(), optimizer.state_dict(), pruner.state_dict()))
+        step(model, optimizer, number)
+    again = resnet(1)
+    resumed = sgd(again, lr=0.01)
+    other = flipout.FlipOut(again, resumed, **options)
+    for thing, state in zip((again, resumed, other), saved, strict=True):
+        thing.load_state_dict(state)  # type: ignore[attr-defined]
+    for number in range(6, 16):
+        step(again, resumed, number)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+
+
+def test_a_copy_goes_on_like_the_original() -> None:
+    model = resnet()
+    optimizer = sgd(model, lr=0.01)
+    pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.6, steps=12, granularity="channel")
+    for number in range(4):
+        step(model, optimizer, number)
+    other, twin, copied = copy.deepcopy((model, optimizer, pruner))
+    for number in range(4, 12):
+        step(model, optimizer, number)
+        step(other, twin, number)
+    assert all(torch.equal(a, b) for a, b in zip(pruner.masks.values(), copied.masks.values(), strict=True))
+
+
+def test_channels_of_an_excluded_layer_stay() -> None:
+    model = resnet()
+    optimizer = sgd(model, lr=0.01)
+    first = next(name for name, _ in model.named_parameters()).removesuffix(".weight")
+    pruner = flipout.GlobalMagnitude(
+        model, optimizer, sparsity=0.3, steps=8, granularity="channel", exclude=first, floor=0.05
+    )
+    for number in range(8):
+        step(model, optimizer, number)
+    stem = model.get_parameter(f"{first}.weight")
+    assert (stem != 0).all()
+    assert pruner.nonzero < pruner.prunable
+    assert all(layer.kept >= 0.05 * layer.weight.numel() for layer in pruner.layers)
+
+
+def test_a_sparsity_that_channels_cannot_reach_stops_the_first_step() -> None:
+    model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 8))
+    optimizer = sgd(model)
+    flipout.GlobalMagnitude(model, optimizer, sparsity=0.9, steps=10, granularity="channel")
+    with pytest.raises(ValueError, match=r"cannot keep fewer than 16 weights here, but 6 are asked for"):
+        _train(model, optimizer)
+
+
+class Untraceable(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        hidden = self.first(x)
+        return self.second(hidden * scale if hidden.sum() > 0 else -hidden)  # type: ignore[no-any-return]
+
+
+def test_a_network_that_cannot_be_followed_is_an_error_with_the_reason() -> None:
+    model = Untraceable()
+    optimizer = sgd(model)
+    flipout.GlobalMagnitude(model, optimizer, sparsity=0.5, steps=10, granularity="channel")
+    with pytest.raises(ValueError, match=r"has to follow the channels.*cannot be traced"):
+        _train(model, optimizer)
+    other = Untraceable()
+    optimizer = sgd(other)
+    flipout.GlobalMagnitude(other, optimizer, sparsity=0.5, steps=10, granularity="channel")
+    with pytest.raises(ValueError, match="called with scale of type float"):
+        _train(other, optimizer, 2.0)
+
+
+def _train(model: nn.Module, optimizer: torch.optim.Optimizer, *others: float) -> None:
+    optimizer.zero_grad()
+    model(torch.randn(4, 8), *others).sum().backward()
+    optimizer.step()
+
+
+def test_what_is_not_followed_is_named() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+    optimizer = sgd(model)
+    pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.3, steps=10, granularity="channel")
+    with pytest.warns(flipout.ChannelWarning, match=r"1 \(LayerNorm\) may mix channels"):
+        _train(model, optimizer)
+    assert "1 (LayerNorm) may mix channels" in str(pruner.summary())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", flipout.ChannelWarning)
+        for _ in range(9):
+            _train(model, optimizer)
+    assert pruner.masks["0.weight"].all()
+    assert not pruner.masks["2.weight"].all()
+
+
+def test_pruning_before_the_first_step_is_refused() -> None:
+    model = resnet()
+    with pytest.raises(ValueError, match="no call of the model with gradients was seen"):
+        flipout.GlobalMagnitude(
+            model,
+            sgd(model),
+            sparsity=0.5,
+            steps=10,
+            granularity="channel",
+            schedule=lambda sparsity, steps: flipout.OneShot(sparsity, steps, at=0),
+        )
+
+
+def test_nan_scores_stop_with_the_name_of_the_layer() -> None:
+    model = resnet()
+    optimizer = sgd(model, lr=0.01)
+    flipout.GlobalMagnitude(model, optimizer, sparsity=0.6, steps=12, granularity="channel")
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
+            with torch.no_grad():
+                layer.weight[0, 0] = torch.nan
+    with pytest.raises(FloatingPointError, match="weight has NaN or infinite scores"):
+        steps(model, optimizer, 12)
