@@ -166,14 +166,6 @@ def test_an_error_is_raised_on_every_rank() -> None:
     assert [str(error) for error in found] == ["cannot choose 7 of 6 weights"] * 2
 
 
-def test_a_criterion_that_is_not_pure_is_found() -> None:
-    changing = torch.rand(50).tolist()
-    scores, owners = [torch.zeros(4)], [torch.tensor([0, 1, 0, 1])]
-    ranks = cut(scores, [torch.ones(4) > 0], owners, 2)
-    found = on_ranks(ranks, lambda s, m, p: smallest(lambda i: s(i) + changing.pop(), m, 2, pieces=p))
-    assert all("the same weights" in str(error) or "cannot choose" in str(error) for error in found)
-
-
 @pytest.mark.parametrize("owner", [torch.tensor([0, 0, 1]), None])
 def test_counts(owner: Tensor | None) -> None:
     ranks = cut([torch.zeros(3)], [torch.tensor([True, False, True])], [owner], 2)
