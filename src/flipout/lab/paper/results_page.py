@@ -192,6 +192,7 @@ def _sweeps(all_records: Sequence[Records]) -> Iterator[str]:
         missing = len(records.runs) - len(finished) - failed
         yield f"| {records.title} | {len(records.runs)} | {len(finished)} | {failed} | {missing} | {hours:.1f} |"
     yield f"\nVersions: {versions_of(run for records in all_records for run in records.runs)}."
+    yield "Rounding differs between kinds of CPUs, so that the same seed can end elsewhere on another machine."
 
 
 def _part(network: str, part: str, runs: Sequence[Record]) -> Iterator[str]:
