@@ -84,6 +84,11 @@ class FlipsFormat(StoredFormat):
     pruned: list[int]
 
 
+class MultiplyAddsFormat(StoredFormat):
+    dense: int
+    nonzero: int
+
+
 class ResultFormat(MeasuredFormat):
     """`result.json`"""
 
@@ -100,6 +105,7 @@ class ResultFormat(MeasuredFormat):
     prunings: list[PruningFormat]
     flips: dict[str, FlipsFormat] | None = None
     aim: ShotsFormat | None = None
+    multiply_adds: MultiplyAddsFormat | None = None
 
 
 class GridFormat(StoredFormat):
@@ -129,6 +135,7 @@ class SavedResultFormat(StoredFormat):
     nonzero: int | None = None
     prunable: int | None = None
     effective: int | None = None
+    multiply_adds: MultiplyAddsFormat | None = None
     epochs: int | None = None
     test_accuracy: float | None = None
     validation_accuracy: float | None = None

@@ -24,6 +24,7 @@ SAVED_RESULT_KEYS = (
     "nonzero",
     "prunable",
     "effective",
+    "multiply_adds",
     "epochs",
     "test_accuracy",
     "validation_accuracy",
