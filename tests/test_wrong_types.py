@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial
 
 import flipout
 from tests.helpers import mlp, sgd
@@ -62,15 +62,16 @@ def test_attaching_under_inference_mode() -> None:
         flipout.PaperFlipOut(born_there, sgd(born_there), sparsity=0.5, steps=10)
 
 
-def test_a_dtensor_is_refused_when_attaching(tmp_path: Path) -> None:
+def test_a_dtensor_of_an_unknown_layout_is_refused_when_attaching(tmp_path: Path) -> None:
     torch.distributed.init_process_group("gloo", rank=0, world_size=1, init_method=f"file://{tmp_path / 'store'}")
     try:
         model = mlp()
         mesh = DeviceMesh("cpu", [0])
         linear = model.get_submodule("2")
-        linear.weight = nn.Parameter(distribute_tensor(linear.get_parameter("weight").detach(), mesh, [Shard(0)]))
+        local = linear.get_parameter("weight").detach()
+        linear.weight = nn.Parameter(DTensor.from_local(local, mesh, [Partial()]))
         for method in ("flipout", "keep-zeros"):
-            with pytest.raises(ValueError, match=r"^2\.weight is a DTensor .* not supported yet"):
+            with pytest.raises(ValueError, match=r"^2\.weight is a DTensor with the layout .*Partial.*not supported"):
                 flipout.METHODS[method](model, sgd(model), sparsity=0.5, steps=10)
         assert flipout.PaperFlipOut(model, sgd(model), sparsity=0.5, steps=10, exclude="2").prunable == 224
     finally:

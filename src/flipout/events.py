@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from .layers import Layer
-from .selection.host_numbers import counts, read_integers
+from .layers import Layer, count_marks
 from .warnings import DeadLayerWarning, UnfinishedWarning
 
 
@@ -26,10 +24,9 @@ class Selection:
     prune: Sequence[Tensor]
     grow: Sequence[Tensor] = ()
 
-    @property
-    def grown(self) -> int:
-        """The number of weights that come back."""
-        return sum(counts(self.grow))
+    def count_grown(self, layers: Sequence[Layer]) -> int:
+        """The number of weights that come back, on all ranks."""
+        return sum(count_marks(self.grow, layers[: len(self.grow)]))
 
     def check(self, method: str, layers: Sequence[Layer], keep: int, floors: Sequence[int]) -> None:
         """Refuse a selection that does not leave exactly `keep` weights and the floor of each layer, before anything is
@@ -39,9 +36,9 @@ class Selection:
             wrong = self.prune[number] > layer.mask
             if self.grow:
                 wrong |= self.grow[number] & layer.mask
-            misplaced.append(wrong.any())
-        changes = [torch.count_nonzero(mark) for mark in (*self.prune, *self.grow)]
-        read = read_integers([*misplaced, *changes])
+            misplaced.append(wrong)
+        repeated = [*layers] * (3 if self.grow else 2)
+        read = count_marks([*misplaced, *self.prune, *self.grow], repeated)
         if names := [layer.name for layer, wrong in zip(layers, read, strict=False) if wrong]:
             raise ValueError(
                 f"{method}.select() marks weights of {names[0]} that it cannot change: `prune` must mark kept "

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .selection.host_numbers import read_integers
+from .shards.local_tensors import local_of
 
 BLOCK = 1 << 15
 """In units of eight bytes: a block and its factors stay in the processor's cache."""
@@ -16,12 +17,13 @@ BLOCK = 1 << 15
 
 @torch.no_grad()
 def fingerprints(tensors: Iterable[Tensor]) -> list[int]:
-    """One number for each tensor: the sum of its bytes, eight at a time, times a number for each position."""
+    """One number for each tensor: the sum of its bytes, eight at a time, times a number for each position. Of a
+    DTensor, the part that this rank holds counts."""
     return read_integers([_fingerprint(tensor) for tensor in tensors])
 
 
 def _fingerprint(tensor: Tensor) -> Tensor:
-    flat = tensor.detach().contiguous().reshape(-1)
+    flat = local_of(tensor).detach().contiguous().reshape(-1)
     if flat.storage_offset() or flat.is_conj() or flat.is_neg():
         flat = flat.resolve_conj().resolve_neg().clone()  # eight bytes at a time need a start at a multiple of eight
     content = flat.view(torch.uint8)

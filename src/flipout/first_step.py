@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from .fingerprints import fingerprints
-from .layers import Layer
+from .layers import Layer, count_marks
 from .rank_agreement import check_ranks
+from .shards.parts import on_any_rank
 from .warnings import ForgottenStateWarning, StaleMasksWarning
 
 if TYPE_CHECKING:
@@ -33,15 +34,17 @@ class FirstStep:
     @torch.no_grad()
     def renew(self, pruner: Pruner) -> None:
         """Take the initial state again if weights were changed, such as loaded, since the last time."""
-        if self._weights is not None and self._weights != (weights := fingerprints(pruner.model.parameters())):
-            self._weights = weights
+        if self._weights is None:
+            return
+        before, self._weights = self._weights, fingerprints(pruner.model.parameters())
+        if on_any_rank(before != self._weights, pruner.pieces):
             pruner.start()
 
     def take(self, pruner: Pruner) -> None:
         """Prepare a pruner for its first step."""
         for layer in pruner.layers:
             for statistic in layer.statistics.values():
-                statistic.started(layer.weight)
+                statistic.started(layer.local)
         self.renew(pruner)
         if any(not layer.dense for layer in pruner.layers):
             check_ranks(pruner)
@@ -53,8 +56,7 @@ class FirstStep:
 
 def _share_of_zeros(layers: Sequence[Layer]) -> float:
     """The share of kept weights that are exactly 0. A tensor of zeros alone is initialized so, not pruned."""
-    counts = [torch.count_nonzero((layer.weight != 0) & layer.mask) for layer in layers]
-    nonzero = torch.stack([count.to(counts[0].device) for count in counts]).tolist()
+    nonzero = count_marks([(layer.local != 0) & layer.mask for layer in layers], layers)
     pairs = [(layer.kept, count) for layer, count in zip(layers, nonzero, strict=True) if count]
     return 1 - sum(count for _, count in pairs) / sum(kept for kept, _ in pairs) if pairs else 0.0
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .numerics import masked, wide
+from .shards.parts import Part
 
 BELOW, ABOVE = 0.999, 1.05
 """The threshold of a layer lies just below its smallest kept weight, so that no kept weight is exactly 0. Its ceiling
@@ -80,15 +81,22 @@ def hidden_values_of(weight: Tensor, mask: Tensor, hidden: HiddenValues) -> Tens
     return full
 
 
-def set_limits(hidden: HiddenValues, weight: Tensor, mask: Tensor, *, shrink: bool) -> None:
+def set_limits(hidden: HiddenValues, weight: Tensor, mask: Tensor, *, shrink: bool, part: Part | None = None) -> None:
     """Set the threshold and the ceiling of a layer, from its hidden values in `weight` and a boolean mask.
 
-    The threshold is 0 if the layer keeps nothing, and without shrinking.
+    The threshold is 0 if the layer keeps nothing, and without shrinking. `part` is what this rank holds of a sharded
+    weight: the limits are those of the whole weight.
     """
-    if not weight.numel():
+    if not weight.numel() and part is None:
         return
     sizes = wide(weight).abs()
+    if weight.numel():
+        smallest, largest = sizes.masked_fill(~mask, torch.inf).amin(), sizes.masked_fill_(mask, 0).amax()
+    else:
+        smallest, largest = sizes.new_full((), torch.inf), sizes.new_zeros(())
+    if part is not None:
+        negative, largest = part.max(torch.stack([-smallest, largest]))
+        smallest = -negative
     if shrink:
-        smallest = sizes.masked_fill(~mask, torch.inf).amin()
         hidden.threshold.copy_(torch.where(smallest.isfinite(), smallest, 0) * BELOW)
-    hidden.ceiling.copy_(sizes.masked_fill_(mask, 0).amax() * ABOVE)
+    hidden.ceiling.copy_(largest * ABOVE)

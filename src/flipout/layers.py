@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -14,10 +13,14 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from .hidden_values import HiddenValues
+from .layer_channels import ChannelTally, channels_of
 from .layer_kinds import adapter_paths, is_adapter, is_weight, refusal
 from .numerics import zero_pruned
 from .positions import Positions
-from .selection.host_numbers import counts
+from .selection.across_ranks import total_counts
+from .shards.local_tensors import align_gradient, local_of
+from .shards.matching import whole
+from .shards.parts import part_of
 from .statistics import Statistic
 
 Predicate = Callable[[str, nn.Module, nn.Parameter], bool]
@@ -29,7 +32,11 @@ Patterns = str | Iterable[str] | Predicate
 class Layer:
     """A weight tensor to prune: its name, its module, its number among the parameters of the model (which its random
     numbers depend on), its mask, the positions of its elements in the original tensor, its statistics, and its hidden
-    values while pruned weights may come back."""
+    values while pruned weights may come back.
+
+    A sharded weight is a DTensor. Its mask, its statistics and its hidden values are plain tensors for the part that
+    this rank holds, and `size` and `kept` are those of the whole weight.
+    """
 
     name: str
     module: nn.Module
@@ -39,14 +46,48 @@ class Layer:
     hidden: HiddenValues | None = None
 
     def __post_init__(self) -> None:
-        self.mask = torch.ones_like(self.weight, dtype=torch.bool, requires_grad=False)
-        self.positions = Positions.all_of(self.weight.shape)
-        self.kept = self.mask.numel()
+        self.part = part_of(self.weight, self.name)
+        """What this rank holds of a sharded weight; None for an ordinary one."""
+        self.positions = Positions.all_of(self.weight.shape) if self.part is None else self.part.positions
+        self.mask = torch.ones_like(self.local, dtype=torch.bool, requires_grad=False)
+        self.kept = self.size
+        self._version = 0
+        every = torch.ones((), dtype=torch.bool, device="cpu").expand(self.weight.shape)
+        self._channels = ChannelTally() if self.part is None else channels_of(every, self.module)
+
+    @property
+    def local(self) -> torch.Tensor:
+        """The plain tensor that this rank holds of the weight: the weight itself, unless it is sharded."""
+        return self.weight if self.part is None else local_of(self.weight)
+
+    def as_weight(self, local: torch.Tensor) -> torch.Tensor:
+        """A tensor of the elements that this rank holds, as a tensor of the weight's kind: a DTensor if it is one."""
+        return local if self.part is None else self.part.wrap(local)
+
+    def part_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The elements that this rank holds, of a tensor of the weight's shape that may be sharded in any way."""
+        return whole(tensor) if self.part is None else self.part.part_of(tensor)
+
+    @property
+    def grad(self) -> torch.Tensor | None:
+        """The gradient of `local`."""
+        return None if self.weight.grad is None else local_of(self.weight.grad)
+
+    @property
+    def size(self) -> int:
+        """The number of elements of the weight, on all ranks."""
+        return self.weight.numel()
+
+    @property
+    def channels(self) -> ChannelTally:
+        """The channels of the whole weight. Those of a sharded one were counted with its weights, so that one rank
+        alone can ask for them."""
+        return channels_of(self.mask, self.module) if self.part is None else self._channels
 
     @property
     def dense(self) -> bool:
         """Whether nothing is pruned, so that nothing needs masking."""
-        return self.kept == self.mask.numel()
+        return self.kept == self.size
 
     @property
     def learning(self) -> torch.Tensor:
@@ -60,14 +101,33 @@ class Layer:
         """The mask as bytes of 0 and 1."""
         return self.mask.view(torch.uint8)
 
+    def prepare_shard(self) -> None:
+        """Called before a step: bring the gradient of a sharded weight into its layout, and mark `local` as changed if
+        something other than a step has changed the DTensor (torch counts these changes for the DTensor alone)."""
+        if self.part is not None:
+            align_gradient(self.weight)
+            if self.weight._version != self._version:
+                torch.autograd.graph.increment_version(self.local)
+
+    def settled(self) -> None:
+        """Called after a step, when pruned weights are zero again."""
+        self._version = self.weight._version
+        for statistic in self.statistics.values():
+            statistic.settled(self.local)
+
     def count(self) -> int:
-        """Count the weights that the mask keeps."""
-        self.kept = int(torch.count_nonzero(self.mask))
+        """Count the weights that the mask keeps, over all ranks."""
+        count_layers([self])
         return self.kept
+
+    def count_channels(self) -> None:
+        """Count the channels of a sharded weight, together with the ranks that hold its other parts."""
+        if self.part is not None:
+            self._channels = channels_of(self.part.gather(self.mask), self.module)
 
     def zero(self) -> None:
         """Zero the pruned weights."""
-        self.clear(self.weight)
+        self.clear(self.local)
 
     def clear(self, tensor: torch.Tensor) -> None:
         """Zero a tensor in place where weights are pruned, even where it is NaN."""
@@ -75,9 +135,15 @@ class Layer:
 
 
 def count_layers(layers: Sequence[Layer]) -> None:
-    """Count the weights that each mask keeps, with one transfer from each device."""
-    for layer, kept in zip(layers, counts([layer.mask for layer in layers]), strict=True):
+    """Count the weights that each mask keeps, over all ranks, with one transfer from each device."""
+    for layer, kept in zip(layers, count_marks([layer.mask for layer in layers], layers), strict=True):
         layer.kept = kept
+        layer.count_channels()
+
+
+def count_marks(marks: Sequence[torch.Tensor], layers: Sequence[Layer]) -> list[int]:
+    """The number of marked elements of each boolean tensor of a layer, over all ranks."""
+    return total_counts(marks, [layer.part for layer in layers])
 
 
 def find_layers(
@@ -175,12 +241,6 @@ def candidates(model: nn.Module) -> Iterator[Candidate]:
         yield Candidate(own, holders, parameter, number, usual, adapter, refusal(own[0], holders[0], modules))
 
 
-def is_sharded(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is a DTensor. (Such a tensor exists only after its module was imported, which takes time.)"""
-    module = sys.modules.get("torch.distributed.tensor")
-    return module is not None and isinstance(tensor, module.DTensor)
-
-
 def plain_name(name: str) -> str:
     return name.replace("_orig_mod.", "")
 
@@ -242,12 +302,6 @@ def refuse_inference_mode() -> None:
 
 
 def _check(trained: list[Candidate], optimizer: torch.optim.Optimizer) -> None:
-    if sharded := [c.names[0] for c in trained if is_sharded(c.weight)]:
-        raise ValueError(
-            f"{', '.join(sharded)} is a DTensor (FSDP2, tensor parallel), which is not supported yet: attach the "
-            "pruner to a model with ordinary weights, such as one in DistributedDataParallel, or leave these out with "
-            "exclude="
-        )
     if frozen := [c.names[0] for c in trained if c.weight.is_inference()]:
         raise ValueError(
             f"{', '.join(frozen)} was created under torch.inference_mode() and cannot be trained: create or load the "

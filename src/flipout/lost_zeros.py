@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from .layers import named_tensors
+from .shards.local_tensors import local_of
+from .shards.matching import common_part
 from .warnings import LostZerosWarning
 
 if TYPE_CHECKING:
@@ -31,15 +33,17 @@ BETWEEN_STEPS = (
 def count_lost_zeros(masks: Mapping[str, Tensor], model: nn.Module) -> dict[str, int]:
     """For each weight tensor that has any: the number of weights that are pruned, but not zero.
 
-    A tensor that the model does not have, or has in another shape, counts as lost altogether.
+    A tensor that the model does not have, or has in another shape, counts as lost altogether. Of sharded weights, the
+    parts of this rank count.
     """
     tensors = named_tensors(model)
     counts: list[Tensor] = []
     for name, mask in masks.items():
         tensor = tensors.get(name)
         if tensor is None or tensor.shape != mask.shape:
-            counts.append(torch.tensor(mask.numel(), device="cpu"))
+            counts.append(torch.tensor(local_of(mask).numel(), device="cpu"))
         else:
+            tensor, mask = common_part(tensor, mask)
             counts.append(torch.count_nonzero((tensor != 0) > mask.to(tensor.device)))
     device = counts[0].device
     lost = torch.stack([count.to(device) for count in counts]).tolist()  # waits for the device once
@@ -48,6 +52,7 @@ def count_lost_zeros(masks: Mapping[str, Tensor], model: nn.Module) -> dict[str,
 
 def complaint(masks: Mapping[str, Tensor], lost: Mapping[str, int]) -> str:
     """The message for lost zeros: where, how many, the likely causes, and what to do."""
+    masks = {name: local_of(mask) for name, mask in masks.items()}
     weights = sum(mask.numel() for mask in masks.values())
     pruned = {name: mask.numel() - int(torch.count_nonzero(mask)) for name, mask in masks.items()}
     total, missing = sum(pruned.values()), sum(min(count, pruned[name]) for name, count in lost.items())

@@ -33,6 +33,8 @@ from .runtime.unwrapping import unwrap_optimizer
 from .runtime.weights_before import WeightsBefore
 from .schedules import Pruning, Schedule
 from .selection import read_floor
+from .shard_support import refuse_old_sharding, refuse_on_shards
+from .shards.matching import zero_where_pruned
 from .shrinking.pruner_shrinking import SAVE_EXPANDED, Shrinking
 from .statistics import STATISTICS, Place, Statistic
 from .statistics.fan_in import fan_in_of
@@ -88,6 +90,9 @@ class Pruner(Shrinking):
     tracks: ClassVar[tuple[str, ...]] = ()
     """Statistics that a method needs beyond those that its criterion asks for."""
 
+    refuses_shards: ClassVar[str | None] = None
+    """Why a method does not work with sharded weights (DTensors), and what to do instead. None if it does."""
+
     covers_adapters: ClassVar[bool] = False
     """Whether the weights of LoRA adapters are among those that are covered by default."""
 
@@ -117,6 +122,7 @@ class Pruner(Shrinking):
     ) -> None:
         optimizer = unwrap_optimizer(optimizer)
         refuse_inference_mode()
+        refuse_old_sharding(model)
         if scope not in ("global", "layer"):
             raise ValueError(f"scope is {scope!r}; give 'global' or 'layer'")
         if not isinstance(dead_first, bool):
@@ -143,6 +149,7 @@ class Pruner(Shrinking):
             self._frozen_at = self.revival.frozen_at(schedule.steps)
         self._progress = Progress(self._plan[-1].step if self._plan else 0, schedule.steps)
         self._track(statistics or {})
+        refuse_on_shards(self)
         self._compile, self.runner = compile, Runner(decide(compile, self._weights_with_work(), schedule.steps))
         with torch.no_grad():
             self.start()
@@ -190,13 +197,16 @@ class Pruner(Shrinking):
 
     @property
     def masks(self) -> dict[str, Tensor]:
-        """For each weight tensor, a boolean tensor of its shape: True where the weight is kept."""
-        return {layer.name: layer.mask for layer in self.layers}
+        """For each weight tensor, a boolean tensor of its shape: True where the weight is kept. It is a DTensor of the
+        same layout if the weight is one."""
+        return {layer.name: layer.as_weight(layer.mask) for layer in self.layers}
 
     @property
     def statistics(self) -> dict[str, dict[str, Tensor]]:
         """The values of the statistics: `statistics["flips"]["fc1.weight"]`."""
-        return {key: {layer.name: self.value(layer, key) for layer in self.layers} for key in self.tracked}
+        return {
+            key: {layer.name: layer.as_weight(self.value(layer, key)) for layer in self.layers} for key in self.tracked
+        }
 
     def coverage(self) -> Coverage:
         """How much of the model this pruner covers, and what it leaves out. Print it."""
@@ -257,7 +267,7 @@ class Pruner(Shrinking):
         if missing := [name for name in self.masks if name not in tensors]:
             raise ValueError(f"this model has no parameter {', '.join(missing)}; pass a copy of the pruned model")
         for name, mask in self.masks.items():
-            tensors[name].masked_fill_(~mask.to(tensors[name].device), 0)
+            zero_where_pruned(tensors[name], mask)
 
     def remove(self) -> None:
         """Detach from the optimizer. The zeros stay in the model, but training no longer keeps them at zero.
@@ -339,14 +349,14 @@ class Pruner(Shrinking):
         The gradients of weights with hidden values are scaled instead of masked.
         """
         for layer in self.layers:
-            grad = layer.weight.grad
-            if grad is None or not layer.weight.numel():
+            grad = layer.grad
+            if grad is None or not layer.size:
                 continue
             if layer.hidden is not None and self.revival is not None:
                 self.runner.teach(layer, grad, self.revival, self.noise, self.step, scale)
             elif self.noise is not None and self.noise.scale:
                 parts = [layer, *(parked for parked in self.parked if parked.name == layer.name)]
-                if layer.positions.whole:
+                if layer.positions.whole or layer.part is not None:
                     self.runner.perturb(layer, grad, self.noise, self.step, scale)
                 else:
                     self.runner.perturb_parts(parts, self.noise, self.step, scale)
@@ -373,6 +383,7 @@ class Pruner(Shrinking):
         for layer in self.layers:
             if layer.weight.grad is not None and layer.weight.grad.layout != torch.strided:
                 raise ValueError(f"{layer.name} has a sparse gradient: use sparse=False there, or exclude= it")
+            layer.prepare_shard()
         for layer in self.layers:
             self.runner.wake(layer)
         self._set_parked_gradients()
@@ -382,7 +393,7 @@ class Pruner(Shrinking):
 
     def _show_gradient(self, layer: Layer, statistics: list[Statistic], scale: Tensor | float) -> None:
         """Call `before` of statistics, each with the gradient that it asks for."""
-        grad = layer.weight.grad
+        grad = layer.grad
         for kind in ("unmasked", "masked", None):
             asking = [statistic for statistic in statistics if statistic.gradient == kind]
             if not asking:
@@ -393,13 +404,13 @@ class Pruner(Shrinking):
             if shown is not None and isinstance(scale, Tensor):
                 shown = shown / scale.to(shown.device)
             for statistic in asking:
-                statistic.before(layer.weight, shown)
+                statistic.before(layer.local, shown)
 
     def _after_step(self) -> None:
         for layer in self.trained:
             for statistic in layer.statistics.values():
                 if statistic.kernel is None:
-                    statistic.after(layer.weight, layer.learning)
+                    statistic.after(layer.local, layer.learning)
         self._before.drop()
         self._progress.step += 1
         self.settle()
@@ -432,7 +443,7 @@ class Pruner(Shrinking):
         self._warn_of_dead_layers()  # last, because a warning may be turned into an error
 
     def _warn_of_dead_layers(self) -> None:
-        sizes = {layer.name: layer.weight.numel() for layer in self.layers}
+        sizes = {layer.name: layer.size for layer in self.layers}
         for name, kept in self.kept_by_name().items() if not self.regrows else ():
             if sizes[name] and not kept and name not in self._dead:
                 self._dead.add(name)
@@ -464,9 +475,9 @@ class Pruner(Shrinking):
         self.tracked = {key: known[key] for key in dict.fromkeys([*self.asked, *self.tracks])}
         for layer in self.layers:
             place = Place(layer.number, self.seed, fan_in_of(layer.module, layer.weight), layer.positions)
-            layer.statistics = {key: make(layer.weight.detach(), place) for key, make in self.tracked.items()}
+            layer.statistics = {key: make(layer.local.detach(), place) for key, make in self.tracked.items()}
             for key, statistic in layer.statistics.items():
-                statistic.check_shapes(key, layer.weight)
+                statistic.check_shapes(key, layer.local)
 
     @property
     def _looking(self) -> list[tuple[Layer, list[Statistic]]]:
@@ -482,7 +493,7 @@ class Pruner(Shrinking):
         """The prunings of the schedule in whole units, with the floors."""
         plan = self.schedule.plan(self.prunable)
         least = min((p.nonzero for p in plan if p.nonzero is not None), default=self.prunable)
-        self.floor, self.floors = floor, read_floor(floor, [layer.weight.numel() for layer in self.layers], least)
+        self.floor, self.floors = floor, read_floor(floor, [layer.size for layer in self.layers], least)
         self.granularity, self.units = granularity, units_for(granularity, self)
         return plan if self.units is None else self.units.planned(plan, self.prunable, self.floors)
 

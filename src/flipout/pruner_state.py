@@ -16,8 +16,9 @@ from torch import Tensor
 
 from .events import Event
 from .hidden_values import no_hidden_values
-from .layers import Layer
+from .layers import Layer, count_layers
 from .plain_data import describe, difference
+from .statistics import Statistic
 
 if TYPE_CHECKING:
     from .pruner import Pruner
@@ -53,7 +54,8 @@ def tensors_of(pruner: Pruner) -> dict[str, Any]:
     return {
         "masks": pruner.masks,
         "statistics": {
-            key: {layer.name: dict(layer.statistics[key].state) for layer in pruner.layers} for key in pruner.tracked
+            key: {layer.name: _state_of(layer, layer.statistics[key]) for layer in pruner.layers}
+            for key in pruner.tracked
         },
         "hidden": {layer.name: _hidden(layer) for layer in pruner.layers if pruner.revival is not None},
         "extra": pruner.extra_state(),
@@ -62,8 +64,14 @@ def tensors_of(pruner: Pruner) -> dict[str, Any]:
 
 def _hidden(layer: Layer) -> dict[str, Tensor]:
     """The hidden values of a layer; zeros where there are none, so that a state has the same tensors at every step."""
-    hidden = layer.hidden or no_hidden_values(layer.weight)
-    return {"values": hidden.values, "threshold": hidden.threshold, "ceiling": hidden.ceiling}
+    hidden = layer.hidden or no_hidden_values(layer.local)
+    return {"values": layer.as_weight(hidden.values), "threshold": hidden.threshold, "ceiling": hidden.ceiling}
+
+
+def _state_of(layer: Layer, statistic: Statistic) -> dict[str, Tensor]:
+    """The state of a statistic: numbers of each weight in the layout of the weight, and what is shared as it is."""
+    elements = {part: layer.as_weight(tensor) for part, tensor in statistic.elements.items()}
+    return {part: elements.get(part, tensor) for part, tensor in statistic.state.items()}
 
 
 def check_state(pruner: Pruner, state: Mapping[str, Any]) -> None:
@@ -135,18 +143,21 @@ def load_masks_and_statistics(pruner: Pruner, state: Mapping[str, Any]) -> None:
     events."""
     pruner.events[:] = read_events(state["events"])
     for layer in pruner.layers:
-        layer.mask.copy_(state["masks"][layer.name])
-        layer.count()
+        layer.mask.copy_(layer.part_of(state["masks"][layer.name]))
         layer.zero()
         layer.hidden = None
         if pruner.revival is not None and pruner.regrows and pruner.events:
-            layer.hidden = no_hidden_values(layer.weight)
-            for part, tensor in _hidden(layer).items():
-                tensor.copy_(state["hidden"][layer.name][part])
+            layer.hidden = no_hidden_values(layer.local)
+            hidden, saved = layer.hidden, state["hidden"][layer.name]
+            hidden.values.copy_(layer.part_of(saved["values"]))
+            hidden.threshold.copy_(saved["threshold"])
+            hidden.ceiling.copy_(saved["ceiling"])
         for key, statistic in layer.statistics.items():
             for part, tensor in statistic.state.items():
-                tensor.copy_(state["statistics"][key][layer.name][part])
+                saved = state["statistics"][key][layer.name][part]
+                tensor.copy_(layer.part_of(saved) if part in statistic.elements else saved)
             statistic.loaded()
+    count_layers(pruner.layers)
 
 
 def _copy(tensors: Any) -> Any:

@@ -21,6 +21,7 @@ from .runtime.runner import Runner
 from .runtime.scoring import check_scores, comparison_type
 from .schedules import Pruning, Schedule
 from .selection import NotFiniteError, choose, choose_dead_first, smallest
+from .shards.parts import Part
 from .shrinking.ranked_layers import RankedLayers
 
 
@@ -82,6 +83,11 @@ class PruningEvent:
         """`1 - nonzero / prunable`, from the masks. `check` compares the masks with the weights of the model."""
         return 1 - self.nonzero / self.prunable
 
+    @property
+    def pieces(self) -> list[Part | None]:
+        """For each layer, the part of a sharded weight that this rank holds; None for an ordinary weight."""
+        return [layer.part for layer in self.layers]
+
     def agree(self, selection: Selection) -> None:
         """Called before a selection is applied: the ranks of a data-parallel training compare theirs."""
 
@@ -137,10 +143,11 @@ class PruningEvent:
         return self.score(self.layers[number])
 
     def ranking(self) -> dict[str, Any]:
-        """How scores are compared: their type, and what compiles elementwise functions."""
-        scored = next((layer for layer in self.layers if layer.weight.numel()), self.layers[0])
+        """How scores are compared: their type, what compiles elementwise functions, and what is on other ranks."""
+        scored = next((layer for layer in self.layers if layer.size), self.layers[0])
         dtype = comparison_type(self.score(scored).dtype, {layer.weight.dtype for layer in self.layers})
-        return {"dtype": dtype, "run": self.runner.elementwise}
+        ranks = {"pieces": self.pieces} if any(self.pieces) else {}
+        return {"dtype": dtype, "run": self.runner.elementwise, **ranks}
 
     def returning(self, keep: int) -> int:
         """The most weights that can come back in an event."""
@@ -187,11 +194,11 @@ class PruningEvent:
             layer.mask ^= selection.prune[number]
             layer.mask |= selection.grow[number]
             if layer.hidden is None:
-                layer.hidden = no_hidden_values(layer.weight)
+                layer.hidden = no_hidden_values(layer.local)
                 layer.hidden.awake = True
             # In half precision a shrunk weight does not determine its hidden value, so it is not shrunk.
             shrink = self.revival is not None and self.revival.shrink and layer.weight.element_size() >= 4
-            set_limits(layer.hidden, layer.weight, layer.mask, shrink=shrink)
+            set_limits(layer.hidden, layer.local, layer.mask, shrink=shrink, part=layer.part)
         count_layers(self.layers)
 
     def drop_hidden_values(self) -> None:
@@ -203,7 +210,8 @@ class PruningEvent:
 
     def record(self, selection: Selection) -> None:
         """Append an `Event` to `events`."""
-        self.events.append(Event(self.step, self.sparsity, self.nonzero, self.kept_by_name(), selection.grown))
+        grown = selection.count_grown(self.trained)
+        self.events.append(Event(self.step, self.sparsity, self.nonzero, self.kept_by_name(), grown))
 
     def kept_by_name(self) -> dict[str, int]:
         """How many weights the masks keep of each weight tensor."""
@@ -214,7 +222,7 @@ class PruningEvent:
 
     def value(self, layer: Layer, statistic: str) -> Tensor:
         """The value of a statistic of a layer."""
-        return layer.statistics[statistic].value(layer.weight.detach(), self.step)
+        return layer.statistics[statistic].value(layer.local.detach(), self.step)
 
     def not_finite(self, layer: Layer, what: str) -> FloatingPointError:
         """The error for NaN or infinite numbers in a layer."""

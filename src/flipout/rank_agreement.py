@@ -26,6 +26,8 @@ class RankReport(NamedTuple):
     masks: list[int]
     weights: list[int]
     choice: list[int]
+    parts: list[Any] = []  # noqa: RUF012
+    """Which part of each weight the rank holds; only ranks with the same part are compared. Empty: all hold all."""
 
 
 def check_ranks(pruner: Pruner, selection: Selection | None = None) -> None:
@@ -66,19 +68,19 @@ def disagreement(reports: Sequence[RankReport]) -> str | None:
             )
         if lines := difference(first.settings, other.settings, ("on rank 0", f"on rank {rank}")):
             return "Use the same settings on every rank, the seed included:\n  " + "\n  ".join(lines) + "\n"
-        differing = _differing(names, first.weights, other.weights)
+        differing = _differing(names, reports, rank, "weights")
         if differing and not first.step:
             return (
                 f"Rank 0 and rank {rank} start from different weights ({differing}): wrap the model in "
                 "DistributedDataParallel, which broadcasts the weights of rank 0, before you attach the pruner; or "
                 "create the model with the same torch.manual_seed() on every rank"
             )
-        if where := _differing(names, first.masks, other.masks):
+        if where := _differing(names, reports, rank, "masks"):
             return (
                 f"The masks of rank 0 and rank {rank} differ ({where}): load the same state on every rank, and attach "
                 "the pruner after DistributedDataParallel has broadcast the weights"
             )
-        if where := _differing(names, first.choice, other.choice):
+        if where := _differing(names, reports, rank, "choice"):
             cause = (
                 f"their weights differ too ({differing}): is the model wrapped in DistributedDataParallel, with its "
                 "parameters equal on every rank?"
@@ -96,12 +98,23 @@ def _report(pruner: Pruner, selection: Selection | None) -> RankReport:
         pruner.step,
         describe(pruner.settings()),
         fingerprints(layer.mask for layer in pruner.layers),
-        fingerprints(layer.weight for layer in pruner.layers),
+        fingerprints(layer.local for layer in pruner.layers),
         fingerprints(marks),
+        [None if part is None else part.coordinates for part in pruner.pieces],
     )
 
 
-def _differing(names: list[str], one: list[int], other: list[int]) -> str:
-    """The names of the layers whose numbers differ. A selection may list its layers twice: pruned, and grown."""
-    places = {number % len(names) for number, (a, b) in enumerate(zip(one, other, strict=True)) if a != b}
+def _differing(names: list[str], reports: Sequence[RankReport], rank: int, field: str) -> str:
+    """The names of the layers whose numbers differ on a rank from those of the first rank with the same part of them.
+
+    A selection may list its layers twice: pruned, and grown.
+    """
+    places = set()
+    for number, mine in enumerate(getattr(reports[rank], field)):
+        place = number % len(names)
+        alike = next(
+            other for other in reports if other.parts[place : place + 1] == reports[rank].parts[place : place + 1]
+        )
+        if getattr(alike, field)[number] != mine:
+            places.add(place)
     return ", ".join(names[place] for place in sorted(places)[:5]) + (", ..." if len(places) > 5 else "")

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import nn
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
-
 from .layer_kinds import is_transposed
 from .layers import Layer
 from .schedules import Pruning
@@ -102,16 +99,5 @@ class Summary:
 
 def summarize(layer: Layer, effective: int | None = None) -> LayerSummary:
     """Count the weights that a layer keeps, and its channels that no kept weight reads or writes."""
-    mask = layer.mask
-    inputs = outputs = dead_inputs = dead_outputs = None
-    convolution, transposed = isinstance(layer.module, _ConvNd), is_transposed(layer.module)
-    if mask.numel() and (convolution or (mask.ndim == 2 and not isinstance(layer.module, nn.Embedding))):
-        groups = layer.module.groups if isinstance(layer.module, _ConvNd) else 1
-        alive = mask.reshape(groups, mask.shape[0] // groups, mask.shape[1], -1).any(-1)
-        if transposed or isinstance(layer.module, _ConvTransposeNd):  # stored with the input channels first
-            alive = alive.transpose(1, 2)
-        reached, read = alive.any(2), alive.any(1)
-        outputs, dead_outputs = reached.numel(), int((~reached).sum())
-        inputs, dead_inputs = read.numel(), int((~read).sum())
-    channels = (dead_inputs, inputs, dead_outputs, outputs)
-    return LayerSummary(layer.name, tuple(mask.shape), mask.numel(), layer.kept, *channels, effective, transposed)
+    shape, transposed = tuple(layer.weight.shape), is_transposed(layer.module)
+    return LayerSummary(layer.name, shape, layer.size, layer.kept, *layer.channels, effective, transposed)

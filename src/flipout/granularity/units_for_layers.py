@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..layers import is_sharded
 from ..schedules import AtThreshold
 from .block_choice import BlockChoice
 from .channel_choice import ChannelChoice
@@ -37,7 +36,7 @@ def _refuse(granularity: Granularity, pruner: PruningEvent) -> None:
             f"{method.__name__} does not take {asked}: it chooses single weights to prune and to grow. Use a method "
             "that prunes by a criterion, such as FlipOut or GlobalMagnitude"
         )
-    if sharded := [layer.name for layer in pruner.layers if is_sharded(layer.weight)]:
+    if sharded := [layer.name for layer in pruner.layers if layer.part is not None]:
         raise ValueError(
             f"{asked} does not support sharded weights (DTensor), such as {sharded[0]}: use granularity='weight', or "
             "train with DistributedDataParallel"

@@ -92,6 +92,11 @@ class ShrinkFormat(StoredFormat):
     share: float
 
 
+class MultiplyAddsFormat(StoredFormat):
+    dense: int
+    nonzero: int
+
+
 class ResultFormat(MeasuredFormat):
     """`result.json`"""
 
@@ -110,6 +115,7 @@ class ResultFormat(MeasuredFormat):
     aim: ShotsFormat | None = None
     shrinks: list[ShrinkFormat] = []
     computed: int | None = None
+    multiply_adds: MultiplyAddsFormat | None = None
 
 
 class GridFormat(StoredFormat):
@@ -139,6 +145,7 @@ class SavedResultFormat(StoredFormat):
     nonzero: int | None = None
     prunable: int | None = None
     effective: int | None = None
+    multiply_adds: MultiplyAddsFormat | None = None
     epochs: int | None = None
     test_accuracy: float | None = None
     validation_accuracy: float | None = None

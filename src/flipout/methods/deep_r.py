@@ -45,6 +45,10 @@ class DeepR(Pruner):
         options: see `Pruner`.
     """
 
+    refuses_shards = (
+        "it chooses from all dormant connections at every step. Use flipout.RigL, which keeps the sparsity constant "
+        "too, or train with DistributedDataParallel"
+    )
     needs_whole_network = "a connection of any channel can be activated until the end of training"
 
     def __init__(

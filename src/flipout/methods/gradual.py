@@ -13,12 +13,11 @@ from torch import nn
 
 from .. import criteria
 from ..criteria import Criterion
-from ..layers import count_layers
+from ..layers import count_layers, count_marks
 from ..pruner import Pruner
 from ..revival import Revival
 from ..runtime.noise import GradientNoise
 from ..schedules import Geometric, Never
-from ..selection.host_numbers import read_integers
 from ..statistics import Deviation, Flips
 from ..warnings import KeepZerosWarning
 from .options import CommonOptions, NoiseOptions, NoisyGradualOptions, ScheduleChoice, schedule_for
@@ -284,12 +283,11 @@ class KeepZeros(Dense):
         super().__init__(model, optimizer, sparsity=sparsity, steps=steps, **options)
 
     def start(self) -> None:
-        zeros = [layer.weight.detach() == 0 for layer in self.layers]
-        empty = read_integers([zero.all() for zero in zeros])
+        zeros = [layer.local.detach() == 0 for layer in self.layers]
         left_alone = []
-        for layer, zero, all_zero in zip(self.layers, zeros, empty, strict=True):
+        for layer, zero, number in zip(self.layers, zeros, count_marks(zeros, self.layers), strict=True):
             adapter = not {"lora_A", "lora_B"}.isdisjoint(layer.name.split("."))
-            if not self._chosen and layer.weight.numel() and (all_zero or adapter):
+            if not self._chosen and layer.size and (number == layer.size or adapter):
                 left_alone.append(layer.name)
                 layer.mask = torch.ones_like(zero)  # start() may be called again, with other weights
             else:

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from .. import criteria
+from ..layers import count_marks
 from ..pruner import Pruner
 from ..schedules import AtThreshold, OneShot, Pruning
-from ..selection.host_numbers import read_integers
+from ..shards.differentiable_sums import differentiable, total
+from ..shards.parts import Part
 from .options import Options
 from .registry import LoopNeeds, register
 
@@ -73,23 +75,29 @@ class HoyerSquare(Pruner):
 
     def penalty(self) -> Tensor:
         """`lambda * sum_l (sum |theta_l|)^2 / sum theta_l^2` until the pruning, and 0 afterwards."""
-        weights = [layer.weight for layer in self.layers]
+        device = self.layers[0].local.device
         if self.finished:
-            return weights[0].new_zeros(())
-        return self.lambda_ * torch.stack([hoyer_square(weight).to(weights[0].device) for weight in weights]).sum()
+            return self.layers[0].local.new_zeros(())
+        penalties = [hoyer_square(differentiable(layer.weight), layer.part) for layer in self.layers]
+        return self.lambda_ * torch.stack([penalty.to(device) for penalty in penalties]).sum()
 
     def keep(self, pruning: Pruning) -> int:
         if pruning.nonzero is not None:
             return pruning.nonzero
-        above = read_integers([(layer.weight.abs() >= self.threshold).sum() for layer in self.layers])
+        above = count_marks([layer.local.abs() >= self.threshold for layer in self.layers], self.layers)
         return sum(map(max, above, self.floors))
 
     def settings(self) -> dict[str, Any]:
         return super().settings() | {"lambda_": self.lambda_, "threshold": self.threshold}
 
 
-def hoyer_square(weight: Tensor) -> Tensor:
-    """`(sum |theta|)^2 / sum theta^2`: 1 for a single nonzero weight, `d` for `d` weights of the same magnitude."""
+def hoyer_square(weight: Tensor, part: Part | None = None) -> Tensor:
+    """`(sum |theta|)^2 / sum theta^2`: 1 for a single nonzero weight, `d` for `d` weights of the same magnitude.
+
+    `part` is what this rank holds of a sharded weight; the sums are those of all ranks.
+    """
     weight = weight.float() if weight.dtype != torch.float64 else weight
-    squares = weight.square().sum()
-    return weight.abs().sum().square() / squares.clamp_min(torch.finfo(squares.dtype).tiny)  # 0 for a dead layer
+    squares = total(weight.square().sum(), part)
+    return total(weight.abs().sum(), part).square() / squares.clamp_min(
+        torch.finfo(squares.dtype).tiny
+    )  # 0 for a dead layer

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from .. import criteria
 from ..events import Selection
+from ..layers import Layer, count_marks
 from ..pruner import Pruner
 from ..runtime.scoring import comparison_type
 from ..schedules import Constant, Cubic, Schedule
 from ..selection import NotFiniteError, apportion, smallest
-from ..selection.host_numbers import counts
 from ..selection.ranking import smallest_of_each
 from .layer_densities import erdos_renyi_kernel
 from .options import Options, ScheduleChoice, schedule_for
@@ -31,8 +31,7 @@ class Replacement(Selection):
 
     number: int = 0
 
-    @property
-    def grown(self) -> int:
+    def count_grown(self, layers: Sequence[Layer]) -> int:
         return self.number
 
 
@@ -56,14 +55,18 @@ class _Regrowing(Pruner):
         many that were pruned before, those with the largest gradients."""
         layers = len(self.layers)
         masks = [*kept, *(~layer.mask for layer in self.layers)]
-        chosen = self._ranked(lambda run: smallest_of_each(self._ranks, masks, [*numbers, *numbers], **run))
+        chosen = self._ranked(
+            lambda run: smallest_of_each(self._ranks, masks, [*numbers, *numbers], pieces=[*self.pieces] * 2, **run)
+        )
         return Replacement(chosen[:layers], chosen[layers:], sum(numbers))
 
     def grow(self, number: int) -> list[Tensor]:
         """Mark the pruned weights with the largest gradients of the whole network."""
         pruned = [~layer.mask for layer in self.layers]
         layers = len(pruned)
-        return self._ranked(lambda run: smallest(lambda i: self._ranks(layers + i), pruned, number, **run))
+        return self._ranked(
+            lambda run: smallest(lambda i: self._ranks(layers + i), pruned, number, pieces=self.pieces, **run)
+        )
 
     def _ranks(self, i: int) -> Tensor:
         """The scores of layer `i`, and from the number of layers on, the gradients: the largest come first."""
@@ -81,7 +84,7 @@ class _Regrowing(Pruner):
         """How many of its kept weights each layer replaces: a share, but no more than its floor and its pruned weights
         allow."""
         return [
-            max(0, min(round(share * number), layer.mask.numel() - layer.kept, number - floor))
+            max(0, min(round(share * number), layer.size - layer.kept, number - floor))
             for layer, number, floor in zip(self.layers, kept, self.floors, strict=True)
         ]
 
@@ -178,7 +181,8 @@ class RigL(_Regrowing):
             quota = apportion([shape.numel() for shape in shapes], keep, self.floors)
         surplus = [shape.numel() - number for shape, number in zip(shapes, quota, strict=True)]
         masks = [layer.mask for layer in self.layers]
-        return Selection(smallest_of_each(lambda i: self.value(self.layers[i], "uniform"), masks, surplus))
+        chosen = smallest_of_each(lambda i: self.value(self.layers[i], "uniform"), masks, surplus, pieces=self.pieces)
+        return Selection(chosen)
 
     def masks_are_stale(self) -> bool:
         return self.distribution == "global" and super().masks_are_stale()  # random masks fit all weights
@@ -234,6 +238,6 @@ class GraNet(_Regrowing):
         pruned = super().select(keep).prune
         left = [layer.mask & ~mark for layer, mark in zip(self.layers, pruned, strict=True)]
         share = self.share_at(len(self.events), len(self.plan()))
-        replaced = self.replace(left, self.replaceable(counts(left), share))
+        replaced = self.replace(left, self.replaceable(count_marks(left, self.layers), share))
         further = [one | other for one, other in zip(pruned, replaced.prune, strict=True)]
         return Replacement(further, replaced.grow, replaced.number)

@@ -48,6 +48,11 @@ class SNIP(Pruner):
         options: see `Pruner`.
     """
 
+    refuses_shards = (
+        "its gradients are those of whole weights. Prune the network with SNIP before you shard it, and then train it "
+        "with flipout.KeepZeros; or use a method that prunes during training"
+    )
+
     def __init__(
         self,
         model: nn.Module,

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from ..layers import Layer
+from ..shards.local_tensors import has_layout_of, local_of
 from .compiler import never_traced
 
 
@@ -45,8 +46,10 @@ def _mask_gradient_of(layer: Layer) -> Callable[[Tensor], None]:
         layer, grad = reference(), weight.grad
         if layer is None or layer.dense or layer.hidden is not None or grad is None or grad.layout != torch.strided:
             return  # (a sparse gradient is refused inside the step)
+        if not has_layout_of(weight, grad):
+            return  # it is brought into the layout of the weight inside the step
         with torch.no_grad():
-            layer.clear(grad)
+            layer.clear(local_of(grad))
 
     return mask_gradient
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..numerics import wide
+from ..shards.parts import Part
 
 
 def teach(weight: Tensor, grad: Tensor, mask: Tensor, share: Tensor, trust: Tensor) -> None:
@@ -18,12 +19,34 @@ def teach(weight: Tensor, grad: Tensor, mask: Tensor, share: Tensor, trust: Tens
     accident, and take the place of others until whole layers are dead. A gradient of a pruned weight that is not finite
     counts as 0, because the network does not depend on it.
     """
+    scaled = _scaled(grad, mask, share)
+    _shorten(grad, scaled, _squares(wide(weight)).sqrt(), _squares(scaled).sqrt(), trust)
+
+
+def teach_part(weight: Tensor, grad: Tensor, mask: Tensor, share: Tensor, trust: Tensor, part: Part) -> None:
+    """`teach` for the part of a weight that this rank holds, if others hold more of the same units."""
+    if weight.ndim < 2:  # a vector is one unit
+        weight, grad, mask = weight.unsqueeze(0), grad.unsqueeze(0), mask.unsqueeze(0)
+    scaled = _scaled(grad, mask, share)
+    size, length = part.sum_of_rows(torch.stack([_squares(wide(weight)), _squares(scaled)])).sqrt()
+    _shorten(grad, scaled, size, length, trust)
+
+
+def _scaled(grad: Tensor, mask: Tensor, share: Tensor) -> Tensor:
+    """The gradient, with that of pruned weights multiplied with a share."""
     full = wide(grad)
-    scaled = torch.where(mask.bool(), full, (share * full).nan_to_num(0, 0, 0))
-    allowed, length = trust * _norms(wide(weight)).clamp_min(1e-3), _norms(scaled)
+    return torch.where(mask.bool(), full, (share * full).nan_to_num(0, 0, 0))
+
+
+def _shorten(grad: Tensor, scaled: Tensor, size: Tensor, length: Tensor, trust: Tensor) -> None:
+    """Write a scaled gradient of a certain length into `grad`, at most `trust` times as long as the size of its unit.
+
+    The least size is that of Brock et al.
+    """
+    allowed = trust * size.clamp_min(1e-3)
     grad.copy_(scaled * torch.where(length > allowed, allowed / length, 1))
 
 
-def _norms(tensor: Tensor) -> Tensor:
-    """The norm of each unit, in a shape that is broadcast over it. The least norm is that of Brock et al."""
-    return tensor.square().sum(tuple(range(1, tensor.ndim)), keepdim=True).sqrt()
+def _squares(tensor: Tensor) -> Tensor:
+    """The sum of the squares of each unit, in a shape that is broadcast over it."""
+    return tensor.square().sum(tuple(range(1, tensor.ndim)), keepdim=True)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..numerics import masked, wide
 from ..random_numbers import normal_at
+from ..shards.parts import Part
 from ..warnings import DivergenceWarning
 
 
@@ -112,6 +113,12 @@ def deviation(weight: Tensor, grad: Tensor, mask: Tensor, relative_to: str) -> T
     """`sigma = ||m * g|| / sqrt(d)`, or `||theta|| / sqrt(d)` (Eq. 3c)."""
     relative = masked(wide(weight if relative_to == "weight" else grad), mask)
     return (relative.square().sum() / relative.numel()).sqrt()
+
+
+def deviation_of_parts(weight: Tensor, grad: Tensor, mask: Tensor, relative_to: str, part: Part) -> Tensor:
+    """`deviation` of a weight of which this rank holds a part: the squares of all ranks are summed, in float64."""
+    relative = masked(wide(weight if relative_to == "weight" else grad), mask)
+    return (part.sum(relative.double().square().sum()) / part.size).sqrt().to(relative.dtype)
 
 
 def add_noise(

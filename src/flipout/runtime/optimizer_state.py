@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 
 from ..numerics import masked
+from ..shards.local_tensors import local_of
 
 INITIAL = {"step_size": "lr", "sum": "initial_accumulator_value"}
 """State that does not start at 0, and the option of the parameter group that it starts at: Rprop's, Adagrad's."""
 
 
 def states_of(optimizer: torch.optim.Optimizer, weight: Tensor) -> Iterator[Tensor]:
-    """The floating-point tensors of the weight's shape in the state of an optimizer."""
+    """The floating-point tensors of the weight's shape in the state of an optimizer; of a sharded weight, the parts
+    that this rank holds."""
     return (state for _, state in _named_states(optimizer, weight))
 
 
@@ -41,7 +43,7 @@ def clear_state(
 def _named_states(optimizer: torch.optim.Optimizer, weight: Tensor) -> Iterator[tuple[str, Tensor]]:
     for name, state in optimizer.state.get(weight, {}).items():
         if isinstance(state, Tensor) and state.ndim and state.shape == weight.shape and state.is_floating_point():
-            yield name, state
+            yield name, local_of(state)
 
 
 def _group_of(optimizer: torch.optim.Optimizer, weight: Tensor) -> dict[str, Any]:

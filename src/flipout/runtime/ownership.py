@@ -21,7 +21,7 @@ class Ownership:
     def check(self) -> None:
         """Raise an error if a module or the optimizer holds another parameter than the pruner's."""
         for layer, attribute in self._attributes:
-            if layer.module._parameters.get(attribute) is not layer.weight:
+            if not _is_weight(layer.module._parameters.get(attribute), layer):
                 raise RuntimeError(_replaced(layer.name))
             if not self._is_at(layer, self._places[layer.name]):
                 self._places[layer.name] = self._find(layer)
@@ -29,7 +29,7 @@ class Ownership:
     def check_names(self, tensors: Mapping[str, Tensor]) -> None:
         """Raise an error if the model has another parameter under a name. This also finds replaced modules."""
         for layer, _ in self._attributes:
-            if tensors.get(layer.name) is not layer.weight:
+            if not _is_weight(tensors.get(layer.name), layer):
                 raise RuntimeError(_replaced(layer.name))
 
     def _is_at(self, layer: Layer, place: tuple[int, int]) -> bool:
@@ -49,6 +49,13 @@ class Ownership:
             "Save pruner.state_dict(), call pruner.remove(), and attach a new pruner to the optimizer that trains "
             "this weight, with its state loaded; or leave the weight out with exclude="
         )
+
+
+def _is_weight(tensor: Tensor | None, layer: Layer) -> bool:
+    """Whether a tensor of a model is the weight of a layer, or stands for it: FSDP2 puts the gathered weight into the
+    module while it computes, and may leave it there."""
+    stands_for_it = layer.part is not None and tensor is not None and tensor.shape == layer.weight.shape
+    return tensor is layer.weight or stands_for_it
 
 
 def _replaced(name: str) -> str:

@@ -33,7 +33,7 @@ class Rows:
 
     def still_valid(self, layer: Layer) -> bool:
         """Whether the layer's tensors are where they were."""
-        weight, mask = layer.weight, layer.mask
+        weight, mask = layer.local, layer.mask
         same = weight.data_ptr() == self.weight.data_ptr() and mask.data_ptr() == self.mask.data_ptr()
         return same and weight.dtype == self.weight.dtype and layer.positions is self.positions
 
@@ -47,7 +47,7 @@ class Rows:
 
 def lay_out(layer: Layer, contiguous: bool) -> Rows:
     """Lay out a layer; `contiguous` is whether its other tensors are contiguous too."""
-    weight, mask = layer.weight.data, layer.bytes.data
+    weight, mask = layer.local.data, layer.bytes.data
     if contiguous and weight.is_contiguous() and mask.is_contiguous():
         shape = (len(weight) if weight.ndim > 1 else 1, -1)
         weight, mask = weight.view(shape).data, mask.view(shape).data

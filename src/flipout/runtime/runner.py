@@ -7,7 +7,7 @@ elementwise. The runner fuses what is declared into one loop per layer.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from numbers import Integral, Real
 from types import FunctionType
@@ -23,11 +23,12 @@ from ..numerics import zero_pruned
 from ..positions import ListedPositions
 from ..random_numbers import key
 from ..revival import Revival
+from ..shards.parts import Part
 from ..statistics import Statistic
 from ..statistics.base import Kernel, Reader
 from .compiler import compiled, failures
-from .hidden_gradients import teach
-from .noise import GradientNoise, add_noise, deviation, perturb
+from .hidden_gradients import teach, teach_part
+from .noise import GradientNoise, add_noise, deviation, deviation_of_parts, perturb
 from .rows import Rows, lay_out
 from .scoring import unchanged
 
@@ -51,17 +52,23 @@ class Runner:
 
         `scaled_by` is the factor that a gradient scaler has multiplied the gradient with.
         """
-        rows, scale = self._rows_of(layer, grad.is_contiguous()), self._number(noise.scale, grad.device)
+        scale = self._number(noise.scale, grad.device)
         if noise.relative_to == "weight":  # noise relative to the gradient is scaled already
             scale = scale * (scaled_by.to(grad.device) if isinstance(scaled_by, Tensor) else scaled_by)
+        sigma = None
+        if layer.part is not None:
+            sigma = scale * deviation_of_parts(layer.local, grad, layer.bytes, noise.relative_to, layer.part)
+        if not grad.numel():
+            return
+        rows = self._rows_of(layer, grad.is_contiguous())
         weight, mask, grad = rows.weight, rows.mask, rows.like(grad)
         hashed = key("normal", noise.seed, step, layer.number)
-        if self.compiled:
+        if self.compiled and sigma is None:
             keep = "hidden" if layer.hidden is not None else "masked"
             run = compiled(perturb, *rows.kind, noise.relative_to, keep)
             run(weight, grad, mask, rows.starts, rows.offsets, *hashed, scale, noise.relative_to, keep)
             return
-        sigma = scale * deviation(weight, grad, mask, noise.relative_to)
+        sigma = scale * deviation(weight, grad, mask, noise.relative_to) if sigma is None else sigma
         for block in rows.blocks:
             starts, hidden = rows.starts[block], layer.hidden is not None
             add_noise(grad[block], mask[block], starts, rows.offsets, *hashed, sigma, hidden)
@@ -100,14 +107,18 @@ class Runner:
         """Prepare the gradient of a layer whose pruned weights keep learning. `scaled_by` is as for `perturb`."""
         if noise is not None and noise.scale:
             self.perturb(layer, grad, noise, step, scaled_by)
-        rows = self._rows_of(layer, grad.is_contiguous())
         share, trust = (self._number(value, grad.device) for value in (revival.rate, revival.trust))
         trust = trust * (scaled_by.to(grad.device) if isinstance(scaled_by, Tensor) else scaled_by)
-        self._run(teach, rows, rows.weight, rows.like(grad), rows.mask, share, trust)
+        if layer.part is not None and layer.part.spread:
+            teach_part(layer.local, grad, layer.bytes, share, trust, layer.part)
+        elif grad.numel():
+            rows = self._rows_of(layer, grad.is_contiguous())
+            self._run(teach, rows, rows.weight, rows.like(grad), rows.mask, share, trust)
 
     def settle(self, layer: Layer) -> None:
         """Run the kernels of the layer's statistics, and zero the pruned weights, in one loop."""
-        if not layer.weight.numel():
+        if not layer.local.numel():
+            layer.settled()
             return
         kernel, statistics = self._settling_of(layer)
         if statistics or layer.hidden is not None:
@@ -118,26 +129,25 @@ class Runner:
                 layer.hidden.awake = False
         elif not layer.dense:
             layer.zero()
-        for statistic in layer.statistics.values():
-            statistic.settled(layer.weight)
+        layer.settled()
 
     def wake(self, layer: Layer) -> None:
         """Put the hidden values into the weight, for a step or a ranking."""
-        if layer.hidden is not None and not layer.hidden.awake and layer.weight.numel():
+        if layer.hidden is not None and not layer.hidden.awake and layer.local.numel():
             rows = self._rows_of(layer, layer.hidden.values.is_contiguous())
             self._run(wake, rows, rows.weight, rows.mask, *_hidden(layer, rows))
             layer.hidden.awake = True
 
     def hide(self, layer: Layer) -> None:
         """Put what the network computes with into the weight."""
-        if layer.hidden is not None and layer.hidden.awake and layer.weight.numel():
+        if layer.hidden is not None and layer.hidden.awake and layer.local.numel():
             rows = self._rows_of(layer, layer.hidden.values.is_contiguous())
             self._run(hide, rows, rows.weight, rows.mask, *_hidden(layer, rows))
             layer.hidden.awake = False
 
     def zero(self, layer: Layer) -> None:
         """Zero the pruned weights."""
-        if self._compiles(layer) and layer.weight.numel():
+        if self._compiles(layer) and layer.local.numel():
             rows = self._rows_of(layer)
             self._run(zero_pruned, rows, rows.weight, rows.mask)
         else:
@@ -167,7 +177,9 @@ class Runner:
         fusable = (
             self._compiles(layer) and is_elementwise(criterion) and len(readers) == len(names) and settings is not None
         )
-        if not fusable or not layer.weight.numel():
+        if layer.part is not None and not is_elementwise(criterion):
+            return _scores_of_whole(layer, layer.part, criterion, values())
+        if not fusable or not layer.local.numel():
             given = values()
             with unchanged(criterion, layer, given.items()):
                 return criterion(**given)
@@ -178,8 +190,8 @@ class Runner:
         ]
         with unchanged(criterion, layer, [("weight", rows.weight), *states]):
             scores = run(rows.weight, *(state for _, state in states))
-        fits = isinstance(scores, Tensor) and scores.numel() == layer.weight.numel()
-        return scores.view(layer.weight.shape) if fits else scores
+        fits = isinstance(scores, Tensor) and scores.numel() == layer.local.numel()
+        return scores.view(layer.local.shape) if fits else scores
 
     def elementwise(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function for the elementwise work of a selection, compiled if kernels are."""
@@ -218,6 +230,17 @@ class Runner:
         if (number, device) not in self._numbers:
             self._numbers[number, device] = torch.full((), number, device=device)
         return self._numbers[number, device]
+
+
+def _scores_of_whole(
+    layer: Layer, part: Part, criterion: Callable[..., Tensor], values: Mapping[str, Tensor]
+) -> Tensor:
+    """The scores of a rank's part of a weight by a criterion that looks at the whole: every rank gathers the values."""
+    given = {name: part.gather(value) for name, value in values.items()}
+    with unchanged(criterion, layer, given.items()):
+        scores = criterion(**given)
+    fits = isinstance(scores, Tensor) and scores.shape == part.positions.shape
+    return part.cut(scores) if fits else scores
 
 
 def _hidden(layer: Layer, rows: Rows) -> tuple[Tensor, ...]:

@@ -34,17 +34,17 @@ def check_scores(scores: Any, criterion: Criterion, layer: Layer) -> Tensor:
             f"the criterion {name_of(criterion)} returns {_kind(scores)} for {layer.name}; it must return a tensor "
             "with one score for each weight"
         )
-    if scores.shape != layer.weight.shape:
+    if scores.shape != layer.local.shape:
         raise ValueError(
             f"the criterion {name_of(criterion)} returns scores of shape {tuple(scores.shape)} for {layer.name} of "
-            f"shape {tuple(layer.weight.shape)}; it must return one score for each weight"
+            f"shape {tuple(layer.local.shape)}; it must return one score for each weight"
         )
     if scores.is_complex():
         raise TypeError(f"the criterion {name_of(criterion)} returns complex scores; they must be real to be ranked")
-    if scores.device != layer.weight.device:
+    if scores.device != layer.local.device:
         raise ValueError(
             f"the criterion {name_of(criterion)} returns scores on {scores.device} for {layer.name} on "
-            f"{layer.weight.device}; create new tensors with device=weight.device"
+            f"{layer.local.device}; create new tensors with device=weight.device"
         )
     return scores.detach()
 

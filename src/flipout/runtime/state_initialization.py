@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..shards.local_tensors import local_of
+from ..shards.parts import part_of
+
 
 def initializes_state(optimizer: torch.optim.Optimizer) -> bool:
     """Whether a step only creates the optimizer's state: every learning rate is 0, and so is every gradient.
@@ -28,5 +31,6 @@ def _is_zero(rate: object) -> bool:
 
 
 def _has_nonzero(grad: Tensor) -> bool:
-    values = grad.coalesce().values() if grad.is_sparse else grad
-    return bool(values.any())
+    values = grad.coalesce().values() if grad.is_sparse else local_of(grad)
+    part = part_of(grad, "a gradient")  # all ranks must come to the same answer
+    return bool(values.any()) if part is None else bool(part.max(values.any().to(torch.uint8)))

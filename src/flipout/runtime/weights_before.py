@@ -19,7 +19,7 @@ class WeightsBefore:
     """
 
     def __init__(self, layers: Sequence[Layer], optimizer: torch.optim.Optimizer) -> None:
-        self._weights = [(layer, layer.weight, layer.weight.detach().clone()) for layer in layers]
+        self._weights = [(layer, layer.local, layer.local.detach().clone()) for layer in layers]
         self._states = [
             (layer, state, state.detach().clone()) for layer in layers for state in states_of(optimizer, layer.weight)
         ]

@@ -33,15 +33,15 @@ class Found(NamedTuple):
 def search(scores: Scores, candidates: Sequence[Tensor], count: int, dtype: torch.dtype) -> Found:
     """Mark the `count` smallest scores among the candidates, compared as float32, float64 or int64."""
     home = next((mask.device for mask in candidates if mask.device.type != "cpu"), torch.device("cpu"))
-    leading = _histogram(scores, candidates, dtype, bits_of(dtype) - DIGIT, None, home)
-    digit, rank = _find(leading, torch.full((), count, dtype=torch.int64, device=home))
+    leading = histogram_of(scores, candidates, dtype, bits_of(dtype) - DIGIT, None, home)
+    digit, rank = find_bin(leading, torch.full((), count, dtype=torch.int64, device=home))
     marks = refine(scores, candidates, digit - BINS // 2, rank, dtype)
     beyond = bins_beyond_finite(dtype)
     return Found(
         marks,
         available=leading.sum(),
         not_finite=leading[:beyond].sum() + leading[BINS - beyond :].sum(),
-        marked=_added_up([torch.count_nonzero(mark) for mark in marks], home),
+        marked=added_up([torch.count_nonzero(mark) for mark in marks], home),
     )
 
 
@@ -50,7 +50,7 @@ def refine(
 ) -> list[Tensor]:
     """Mark the scores below those with a leading digit, and the `rank` smallest of those that have it."""
     for shift in range(bits_of(dtype) - 2 * DIGIT, -1, -DIGIT):
-        digit, rank = _find(_histogram(scores, candidates, dtype, shift, prefix, prefix.device), rank)
+        digit, rank = find_bin(histogram_of(scores, candidates, dtype, shift, prefix, prefix.device), rank)
         prefix = prefix << DIGIT | digit
     marks = []
     for i, candidate in enumerate(candidates):
@@ -89,7 +89,7 @@ def bins_beyond_finite(dtype: torch.dtype) -> int:
     return 1 << (DIGIT - 1 - exponent[dtype]) if dtype in exponent else 0
 
 
-def _histogram(
+def histogram_of(
     scores: Scores,
     candidates: Sequence[Tensor],
     dtype: torch.dtype,
@@ -113,10 +113,10 @@ def _histogram(
             totals[device] += torch.bincount(digits[taking_part], minlength=BINS)
         else:  # `bincount` and a boolean index would wait for the device
             totals[device].scatter_add_(0, digits.long(), taking_part.long())
-    return _added_up(list(totals.values()), home)
+    return added_up(list(totals.values()), home)
 
 
-def _find(histogram: Tensor, rank: Tensor) -> tuple[Tensor, Tensor]:
+def find_bin(histogram: Tensor, rank: Tensor) -> tuple[Tensor, Tensor]:
     """The bin that holds the `rank`-th element, counted from 1, and its rank in that bin."""
     through = histogram.cumsum(0)
     place = torch.searchsorted(through, rank.view(1)).clamp_max_(BINS - 1)
@@ -124,7 +124,7 @@ def _find(histogram: Tensor, rank: Tensor) -> tuple[Tensor, Tensor]:
     return place.view(()), rank - below.view(())
 
 
-def _added_up(numbers: Sequence[Tensor], home: torch.device) -> Tensor:
+def added_up(numbers: Sequence[Tensor], home: torch.device) -> Tensor:
     """The sum of tensors on any devices, each device adding up its own first."""
     totals: dict[torch.device, Tensor] = {}
     for number in numbers:

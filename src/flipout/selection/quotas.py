@@ -10,8 +10,8 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor
 
+from .across_ranks import Piece, total_counts
 from .digits import Scores
-from .host_numbers import counts
 from .ranking import Run, smallest, smallest_of_each
 
 
@@ -25,26 +25,36 @@ def choose(
     sizes: Sequence[int] | None = None,
     dtype: torch.dtype = torch.float32,
     run: Run = lambda function: function,
+    pieces: Sequence[Piece | None] = (),
 ) -> list[Tensor]:
     """Mark what to prune so that exactly `keep` weights are kept, and at least `floors[i]` of them in layer `i`.
 
-    `sizes` are the numbers of weights that the shares of layers are counted from, if some are not in `alive`.
+    `sizes` are the numbers of weights that the shares of layers are counted from, if some are not in `alive`. Numbers
+    are those of all ranks, if these hold pieces of the layers.
     """
-    kept = counts(alive)
+    pieces = pieces or [None] * len(alive)
+    kept = total_counts(alive, pieces)
     if per_layer:
-        quota = apportion([mask.numel() for mask in alive] if sizes is None else sizes, keep, floors)
+        if sizes is None:
+            sizes = [mask.numel() if piece is None else piece.size for mask, piece in zip(alive, pieces, strict=True)]
+        quota = apportion(sizes, keep, floors)
         surplus = [have - stay for have, stay in zip(kept, quota, strict=True)]
-        return smallest_of_each(scores, alive, surplus, dtype=dtype, run=run)
+        return smallest_of_each(scores, alive, surplus, dtype=dtype, run=run, pieces=pieces)
     # A floor protects the highest scores of its layer; the other weights are ranked over the whole network.
     candidates = list(alive)
     if guarded := [i for i, floor in enumerate(floors) if floor]:
         spare = [max(0, kept[i] - floors[i]) for i in guarded]
         lowest = smallest_of_each(
-            lambda n: scores(guarded[n]), [alive[i] for i in guarded], spare, dtype=dtype, run=run
+            lambda n: scores(guarded[n]),
+            [alive[i] for i in guarded],
+            spare,
+            dtype=dtype,
+            run=run,
+            pieces=[pieces[i] for i in guarded],
         )
         for i, mark in zip(guarded, lowest, strict=True):
             candidates[i] = mark
-    return smallest(scores, candidates, sum(kept) - keep, dtype=dtype, run=run)
+    return smallest(scores, candidates, sum(kept) - keep, dtype=dtype, run=run, pieces=pieces)
 
 
 def read_floor(floor: int | float, sizes: Sequence[int], least: int) -> list[int]:

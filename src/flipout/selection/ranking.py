@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .across_ranks import Piece, search_pieces, total_counts
 from .digits import BINS, DIGIT, Found, Scores, bins_beyond_finite, bits_of, integer_of, refine, search
 from .host_numbers import counts, read_integers
 
@@ -38,6 +39,7 @@ def smallest(
     *,
     dtype: torch.dtype = torch.float32,
     run: Run = lambda function: function,
+    pieces: Sequence[Piece | None] = (),
 ) -> list[Tensor]:
     """Mark the `count` smallest scores among the candidates. Ties are broken by (tensor, index).
 
@@ -50,12 +52,15 @@ def smallest(
         dtype: the type that scores are compared in: float32, which holds every half-precision score too, float64, or
             int64 for integer scores.
         run: wraps the elementwise functions, to compile them.
+        pieces: for each tensor of which this rank holds a part only, that part; see `across_ranks`.
 
     Returns:
         For each tensor, a boolean tensor of its shape.
     """
     if count == 0:
         return [torch.zeros_like(candidate) for candidate in candidates]
+    if any(piece is not None for piece in pieces):
+        return _smallest_of_all_ranks(scores, candidates, count, dtype, pieces)
     if not _sortable(candidates, dtype):
         found = search(scores, candidates, count, dtype)
         _check([found], [count], lambda _: _not_finite(scores, candidates, dtype))
@@ -84,13 +89,15 @@ def smallest_of_each(
     *,
     dtype: torch.dtype = torch.float32,
     run: Run = lambda function: function,
+    pieces: Sequence[Piece | None] = (),
 ) -> list[Tensor]:
     """For each tensor alone, mark the `numbers[i]` smallest scores among its candidates; see `smallest`."""
 
     def alone(i: int) -> Scores:
         return lambda _: scores(i)
 
-    if not _sortable(candidates, dtype):
+    pieces = pieces or [None] * len(candidates)
+    if not _sortable(candidates, dtype) and all(piece is None for piece in pieces):
         asked = [i for i, number in enumerate(numbers) if number]
         found = [search(alone(i), [candidates[i]], numbers[i], dtype) for i in asked]
         _check(found, [numbers[i] for i in asked], lambda job: NotFiniteError(asked[job]))
@@ -99,10 +106,25 @@ def smallest_of_each(
     chosen = []
     for i, (candidate, number) in enumerate(zip(candidates, numbers, strict=True)):
         try:
-            chosen += smallest(alone(i), [candidate], number, dtype=dtype, run=run)
+            chosen += smallest(alone(i), [candidate], number, dtype=dtype, run=run, pieces=[pieces[i]])
         except NotFiniteError:
             raise NotFiniteError(i) from None
     return chosen
+
+
+def _smallest_of_all_ranks(
+    scores: Scores, candidates: Sequence[Tensor], count: int, dtype: torch.dtype, pieces: Sequence[Piece | None]
+) -> list[Tensor]:
+    """`smallest`, where ranks hold pieces of the tensors. An error is raised on all of them."""
+    marks, available, strange = search_pieces(scores, candidates, count, dtype, pieces)
+    if strange:
+        beyond = [~torch.isfinite(scores(i).to(dtype)) & mask for i, mask in enumerate(candidates)]
+        raise NotFiniteError(next(i for i, number in enumerate(total_counts(beyond, pieces)) if number))
+    if not 0 < count <= available:
+        raise _too_few(count, available)
+    if sum(total_counts(marks, pieces)) != count:
+        raise _impure()
+    return marks
 
 
 def _sortable(candidates: Sequence[Tensor], dtype: torch.dtype) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from .digits import BINS, DIGIT, Scores, _histogram, bins_beyond_finite, bits_of, ordered
+from .digits import BINS, DIGIT, Scores, bins_beyond_finite, bits_of, histogram_of, ordered
 from .host_numbers import counts
 from .ranking import NotFiniteError, Run, smallest, smallest_of_each
 from .reachable_counts import least_reachable, reachable
@@ -107,7 +107,7 @@ class _Stretch:
         taken = dict.fromkeys(self.available, 0)
         prefix: Tensor | None = None
         for shift in range(bits_of(self.dtype) - DIGIT, -1, -DIGIT):
-            through = {size: self._histogram(size, shift, prefix).cumsum(0) for size in self.available}
+            through = {size: self.histogram_of(size, shift, prefix).cumsum(0) for size in self.available}
             if prefix is None:
                 self._check_finite(through)
             place = _longest(BINS - 1, lambda bins: self._fits(_added(taken, through, bins)))  # noqa: B023
@@ -117,11 +117,11 @@ class _Stretch:
         assert prefix is not None
         return self._take_ties(prefix, taken)
 
-    def _histogram(self, size: int, shift: int, prefix: Tensor | None) -> Tensor:
+    def histogram_of(self, size: int, shift: int, prefix: Tensor | None) -> Tensor:
         own = [n for n, each in enumerate(self.sizes) if each == size]
         candidates = [self.candidates[n] for n in own]
         place = None if prefix is None else prefix.to(candidates[0].device)
-        histogram = _histogram(
+        histogram = histogram_of(
             lambda n: self.scores(self.tensors[own[n]]), candidates, self.dtype, shift, place, candidates[0].device
         )
         return histogram.cpu()

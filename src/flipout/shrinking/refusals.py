@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from ..criteria import is_elementwise
-from ..layers import is_sharded, named_tensors
+from ..layers import named_tensors
 from ..runtime import attachments
 from ..runtime.hooks import StepHooks
+from ..shards.local_tensors import is_sharded
 from .companions import unfit_states, unfit_statistics
 
 if TYPE_CHECKING:

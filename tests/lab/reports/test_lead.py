@@ -85,6 +85,12 @@ def test_the_first_figure_is_of_a_convolutional_network() -> None:
     assert {run.name for run in found.runs} == {run.name for run in (*large, *dense)}
 
 
+def test_a_network_with_ablations_alone_has_no_figure() -> None:
+    alone = runs("flipout", [60, 61], noise=1.0)
+    assert lead_figure(alone) is None
+    assert lead_figure([*alone, *runs("dense", [80], sparsity=0.0)]) is None
+
+
 def test_every_trial_has_a_row() -> None:
     given = [*runs("magnitude", [70, 71, 72]), *runs("flipout", [74, 75.1, 76]), *runs("lamp", [60], sparsity=0.9)]
     lines = trials_table("", given).markdown().splitlines()

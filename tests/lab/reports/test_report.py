@@ -208,6 +208,19 @@ def test_titles_name_the_settings_that_differ() -> None:
     ]
 
 
+def test_old_results_keep_the_defaults_of_their_time(report: Path, tmp_path: Path) -> None:
+    content = json.loads((report.parent / "results.json").read_text())
+    content["defaults"]["flipout-paper"] |= {"p": 3.0, "horizon": 50, "an old name": 1}
+    (tmp_path / "old.json").write_text(json.dumps(content))
+    runs = [run.settings for run in read_records(tmp_path / "old.json").runs if run.settings.method == "flipout-paper"]
+    assert {run.option("horizon") for run in runs} == {50}
+    assert {run.option("p") for run in runs if not run.validate_} == {3.0}
+    assert not any("an old name" in run.given_options for run in runs)
+    del content["defaults"]
+    (tmp_path / "older.json").write_text(json.dumps(content))
+    assert all("horizon" not in run.settings.given_options for run in read_records(tmp_path / "older.json").runs)
+
+
 def test_runs_without_a_sweep_are_reported_too(swept: Path, tmp_path: Path) -> None:
     for path in swept.glob("*magnitude*"):
         shutil.copytree(path, tmp_path / path.name)

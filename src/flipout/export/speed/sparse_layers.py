@@ -14,6 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+BLOCK_SIDES = (64, 32, 16, 8, 4)
+"""The sides of square blocks that are looked for, the largest first."""
+DENSE_BLOCKS = 0.9
+"""The share of the weights in nonzero blocks that must not be zero."""
+
 
 class SparseMatrix:
     """A sparse matrix in CSR format. It never changes, so copies of a layer share it."""
@@ -85,6 +90,57 @@ class SparseLinear(SparseLayer):
         if self.bias is not None:
             out = out + self.bias
         return out.reshape(*x.shape[:-1], -1)
+
+
+class BlockMatrix:
+    """A sparse matrix in BSR format, whose nonzero blocks are small dense matrices. Copies of a layer share it."""
+
+    def __init__(self, matrix: Tensor, side: int) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # torch warns that sparse tensors are in beta
+            self.bsr = matrix.to_sparse_bsr((side, side))
+
+    def __deepcopy__(self, _: object) -> Self:
+        return self
+
+    def times(self, dense: Tensor) -> Tensor:
+        return self.bsr @ dense
+
+
+class BlockLinear(SparseLayer):
+    """`y = W x + b` with the nonzero blocks of the weight, in BSR format."""
+
+    def __init__(self, layer: nn.Linear, side: int) -> None:
+        super().__init__(layer)
+        self.side = side
+        self.build()
+
+    def build(self) -> None:
+        self.matrix = BlockMatrix(self.weight, self.side)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        if not len(rows):
+            return functional.linear(x, self.weight, self.bias)
+        out = self.matrix.times(rows.t().contiguous()).t()
+        if self.bias is not None:
+            out = out + self.bias
+        return out.reshape(*x.shape[:-1], -1)
+
+
+def block_side(weight: Tensor) -> int | None:
+    """The side of the largest square blocks that the zeros of a matrix come in, or None if they are scattered.
+
+    MKL multiplies with square blocks only. A block counts as dense if few of its weights are zeros.
+    """
+    for side in BLOCK_SIDES:
+        if any(length % side for length in weight.shape):
+            continue
+        numbers = (weight != 0).view(weight.shape[0] // side, side, -1, side).sum((1, 3))
+        stored = int(numbers.count_nonzero()) * side * side
+        if stored and int(numbers.sum()) >= DENSE_BLOCKS * stored:
+            return side
+    return None
 
 
 class SparseConvolution(SparseLayer):
@@ -201,7 +257,9 @@ MAX_MATRIX_ENTRIES = 1 << 21
 def sparse_forms(layer: nn.Module, example: Tensor) -> dict[str, SparseLayer]:
     """Return the sparse layers that can replace a layer, by name."""
     if isinstance(layer, nn.Linear):
-        return {"sparse product": SparseLinear(layer, example)}
+        side = block_side(layer.weight)
+        blocks = {} if side is None else {f"blocks of {side} x {side}": BlockLinear(layer, side)}
+        return {"sparse product": SparseLinear(layer, example), **blocks}
     if not isinstance(layer, nn.Conv2d) or not _is_supported(layer) or example.ndim != 4:
         return {}
     entries = int(layer.weight.count_nonzero()) * layer(example[:1])[0, 0].numel()

@@ -45,10 +45,10 @@ shown to beat; in tables of differences, those whose interval does not contain 0
 """
 EXPLAINED = (BOLD, PAIRED_NOTE)  # notes of tables that HOW_TO_READ makes superfluous
 PROTOCOL = """\
-The settings of [second chances](second-chances.md) were chosen on a held-out part of the training data, with seeds
-other than those reported here ([those trials](second-chances.md#what-was-tried)). The tables show everything that was
-then run on the test set, also what did not help. The difference is to global magnitude for good, with the same seed. It
-is bold if its interval does not contain 0.
+The idea was explored in [short trainings](second-chances.md#what-was-tried) of 4 to 6 epochs, and the limit of the
+gradient was chosen on a held-out part of the training data. All settings were fixed before the runs below. These tables
+show everything that was run, on the test set, also what did not help. The difference is to global magnitude for
+good, with the same seed. It is bold if its interval does not contain 0.
 """
 
 
@@ -192,6 +192,7 @@ def _sweeps(all_records: Sequence[Records]) -> Iterator[str]:
         missing = len(records.runs) - len(finished) - failed
         yield f"| {records.title} | {len(records.runs)} | {len(finished)} | {failed} | {missing} | {hours:.1f} |"
     yield f"\nVersions: {versions_of(run for records in all_records for run in records.runs)}."
+    yield "Rounding differs between kinds of CPUs, so that the same seed can end elsewhere on another machine."
 
 
 def _part(network: str, part: str, runs: Sequence[Record]) -> Iterator[str]:

@@ -63,12 +63,12 @@ def lead_figure(runs: Sequence[Record], *, convolutional: bool = True) -> LeadFi
     """
     shown = {}
     for title, group in measured_networks(runs).items():
-        if _is_convolutional(group[0]) or not convolutional:
-            plain = [run for run in group if run.settings.given_options.keys() <= {"schedule"}]
-            shown[title] = sorted(
-                (run for run in plain if run.settings.sparsity is not None),
-                key=lambda run: run.settings.option("schedule") == "paper",  # our schedule has the solid lines
-            )
+        plain = [run for run in group if run.settings.given_options.keys() <= {"schedule"}]
+        plain = [run for run in plain if run.settings.sparsity is not None]
+        measured = any(run.accuracy is not None and run.settings.method != "dense" for run in plain)
+        if measured and (_is_convolutional(group[0]) or not convolutional):
+            # Our schedule has the solid lines.
+            shown[title] = sorted(plain, key=lambda run: run.settings.option("schedule") == "paper")
     if not shown:
         return None
     network = max(shown, key=lambda title: sum(run.result is not None for run in shown[title]))

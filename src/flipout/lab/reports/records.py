@@ -14,15 +14,17 @@ from ..runs.run_folder import CONFIG, RESULT, read_config, read_metrics, read_re
 from ..runs.settings import Settings, validated
 from ..stored_formats import FailureFormat, SavedResultFormat, SweepFormat, check_format, read_stored
 from ..sweeps.execution import FAILURE, SWEEP
+from .stored_defaults import changed_defaults, current_defaults
 
 # Settings that change how a run is executed or observed, but not what is trained.
-EXECUTION_SETTINGS = {"compile", "threads", "device", "aim"}
+EXECUTION_SETTINGS = {"compile", "threads", "device", "aim", "shrink"}
 # What results.json keeps of the result of a run.
 SAVED_RESULT_KEYS = (
     "sparsity",
     "nonzero",
     "prunable",
     "effective",
+    "multiply_adds",
     "epochs",
     "test_accuracy",
     "validation_accuracy",
@@ -186,14 +188,17 @@ def results_data(records: Records) -> dict[str, Any]:
     versions = [dict(run.versions) for run in records.runs if run.versions] or [{}]
     names = [name for name in versions[0] if name != "platform"]  # the name of the machine is not of interest
     seen = {name: sorted({str(each.get(name)) for each in versions}) for name in names}
-    return {"title": records.title, "versions": seen, "settings": shared, "runs": runs}
+    defaults = current_defaults(run.settings.method for run in records.runs)
+    return {"title": records.title, "versions": seen, "settings": shared, "defaults": defaults, "runs": runs}
 
 
 def results_json(records: Records) -> str:
     """The same as JSON, with one line per run."""
     content = results_data(records)
     runs = ",\n".join("  " + json.dumps(run) for run in content.pop("runs"))
-    return json.dumps(content, indent=1)[:-2] + ',\n "runs": [\n' + runs + "\n ]\n}\n"
+    defaults = ",\n".join(f"  {json.dumps(name)}: {json.dumps(of)}" for name, of in content.pop("defaults").items())
+    rest = f' "defaults": {{\n{defaults}\n }},\n "runs": [\n{runs}\n ]\n}}\n'
+    return json.dumps(content, indent=1)[:-2] + ",\n" + rest
 
 
 def read_records(path: Path) -> Records:
@@ -207,9 +212,10 @@ def read_records(path: Path) -> Records:
 
 def _from_results_data(content: Mapping[str, Any]) -> Records:
     versions = {key: ", ".join(values) for key, values in content["versions"].items()}
-    runs = []
+    changed, runs = changed_defaults(content.get("defaults", {})), []
     for entry in content["runs"]:
-        settings = validated({**content["settings"], **entry["settings"]}, stored=True)
+        given = {**content["settings"], **entry["settings"]}
+        settings = validated({**changed.get(given.get("method", ""), {}), **given}, stored=True)
         result = None
         if "result" in entry:
             check_format(entry["result"], SavedResultFormat, "a result", "write the report again")

@@ -22,6 +22,7 @@ from .file_names import UniqueNames
 from .html_page import Section, chart, folded, links_table, note, render_page
 from .labels import PART_TITLES, by_network, counted, dense_references, label_runs, percent, scanned_option
 from .lead import choice_table, lead_figure
+from .multiply_add_table import multiply_add_table
 from .paired_differences import paired_table
 from .records import Record, Records, results_json, versions_of
 from .report_tables import ReportTable, accuracy_table, dead_table, shots_table
@@ -132,6 +133,8 @@ def _add_part(files: ReportFiles, section: Section, name: str, title: str, runs:
     content += [files.table(name, table), note(f"{seeds_line(runs)}, {_describe_epochs(runs)}.")]
     if (paired := paired_table(f"{section.title}: minus global magnitude", runs)) is not None:
         content += ["<h4>Minus global magnitude</h4>", files.table(files.names.reserve(name, "paired"), paired)]
+    if (equal := multiply_add_table(f"{section.title}: at equal multiply-adds", runs)) is not None:
+        content += ["<h4>At equal multiply-adds</h4>", files.table(files.names.reserve(name, "multiply-adds"), equal)]
     if (shots := shots_table(f"{section.title}: shots at zero", runs)) is not None:
         content += ["<h4>Shots at zero</h4>", files.table(files.names.reserve(name, "shots"), shots)]
     if (dead := dead_table(f"{section.title}: dead layers", runs)) is not None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import flipout
+from flipout.export.multiply_adds import count_multiply_adds
+from flipout.graph.model_copies import evaluation_copy
 
 if TYPE_CHECKING:
     from .training import Run
@@ -27,6 +29,7 @@ def result_of(run: Run) -> dict[str, Any]:
         "prunable": pruner.prunable,
         "effective": summary.effective,
         "effective_sparsity": 1 - summary.effective / summary.weights if summary.effective is not None else None,
+        "multiply_adds": multiply_adds(run),
         "test_accuracy": last["test_accuracy"],
         "validation_accuracy": last["validation_accuracy"],
         "accuracy_of": "last epoch",
@@ -40,6 +43,13 @@ def result_of(run: Run) -> dict[str, Any]:
         "computed": last["computed"],
         "seconds": round(run.seconds, 3),
     }
+
+
+def multiply_adds(run: Run) -> dict[str, int]:
+    """Count the multiply-adds of one image: all of them, and those that do not use a zero weight."""
+    image = torch.zeros(1, *run.data.shape, device=run.device)
+    counted = count_multiply_adds(evaluation_copy(run.model), (image,))
+    return {"dense": counted.dense, "nonzero": counted.nonzero}
 
 
 def flip_histogram(pruner: flipout.Pruner) -> dict[str, dict[str, list[int]]] | None:

@@ -1,0 +1,46 @@
+"""The plain tensor that a rank holds of a DTensor. An ordinary tensor is its own local tensor."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def is_sharded(tensor: Any) -> bool:
+    """Whether a tensor is a DTensor. (Such a tensor exists only after its module was imported, which takes time.)"""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def local_of(tensor: Any) -> Tensor:
+    """The part of a DTensor that this rank holds, in the same memory; an ordinary tensor as it is."""
+    if not is_sharded(tensor):
+        ordinary: Tensor = tensor
+        return ordinary
+    with torch.no_grad():
+        local: Tensor = tensor.to_local()
+    return local
+
+
+def align_gradient(weight: Any) -> None:
+    """Give the gradient of a DTensor the layout of the weight. Tensor parallelism may leave sums to be completed."""
+    grad = weight.grad
+    if grad is not None and is_sharded(weight) and is_sharded(grad) and grad.placements != weight.placements:
+        weight.grad = grad.redistribute(weight.device_mesh, weight.placements)
+
+
+def has_layout_of(weight: Any, tensor: Any) -> bool:
+    """Whether a tensor has its elements where a weight has them: both ordinary, or DTensors of the same layout.
+
+    A sum that is not completed yet (a partial gradient of a replicated weight) counts as well: its terms have the shape
+    of the weight.
+    """
+    if not is_sharded(weight) or not is_sharded(tensor):
+        return is_sharded(weight) == is_sharded(tensor)
+    return all(
+        here == there or (here.is_replicate() and there.is_partial())
+        for here, there in zip(weight.placements, tensor.placements, strict=True)
+    )

@@ -1,0 +1,61 @@
+"""2:4 weights: which layers qualify, and that torch's own conversion takes them (the kernels need a GPU)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.sparse._semi_structured_conversions import (
+    sparse_semi_structured_from_dense_cutlass,
+    sparse_semi_structured_to_dense_cutlass,
+)
+from torch.sparse.semi_structured import SparseSemiStructuredTensorCUTLASS
+
+import flipout
+from flipout import export
+from flipout.export.formats.semi_structured import SHAPES
+
+
+def pruned() -> nn.Sequential:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 96), nn.ReLU(), nn.Linear(96, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.5, steps=8, granularity="2:4", exclude="4")
+    for _ in range(8):
+        optimizer.zero_grad()
+        model(torch.randn(4, 64)).square().mean().backward()
+        optimizer.step()
+    pruner.remove()
+    return model
+
+
+def test_the_report_names_what_qualifies_and_why_the_rest_does_not() -> None:
+    report = export.check_semi_structured(pruned())
+    assert report.accepted == ("0", "2")
+    assert report.refused == {"4": "its shape (10, 96) is not a multiple of (32, 64)"}
+    dense = export.check_semi_structured(nn.Sequential(nn.Linear(64, 32)))
+    assert "512 groups of four have more than two weights: prune with granularity='2:4'" in str(dense)
+
+
+def test_the_shapes_are_those_of_torch() -> None:
+    constraints = SparseSemiStructuredTensorCUTLASS._DTYPE_SHAPE_CONSTRAINTS
+    assert {kind: (c.sparse_min_rows, c.sparse_min_cols) for kind, c in constraints.items()} == SHAPES
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_conversion_of_torch_takes_the_weights_and_gives_them_back(dtype: torch.dtype) -> None:
+    model = pruned()
+    for name in export.check_semi_structured(model, dtype).accepted:
+        weight = model.get_parameter(f"{name}.weight").detach().to(dtype)
+        packed, meta = sparse_semi_structured_from_dense_cutlass(weight)
+        assert packed.shape == (weight.shape[0], weight.shape[1] // 2)
+        assert torch.equal(sparse_semi_structured_to_dense_cutlass(packed, meta), weight)
+
+
+def test_without_a_gpu_the_error_says_what_is_missing() -> None:
+    with pytest.raises(RuntimeError, match=r"need an NVIDIA GPU.*on the CPU\. 2 of its layers qualify"):
+        export.to_semi_structured(pruned())
+    with pytest.raises(ValueError, match="no Linear layer of Sequential can be converted"):
+        export.to_semi_structured(nn.Sequential(nn.Linear(64, 32)))
+    with pytest.raises(ValueError, match=r"dtype is torch\.float64; semi-structured weights are of float16"):
+        export.check_semi_structured(pruned(), torch.float64)
