@@ -52,7 +52,7 @@ wheel: .venv/everything ## build the wheel, install it into a clean environment,
 bench: .venv/everything ## measure what pruning costs; about four minutes
 	$(BIN)/python -m benchmarks
 
-bench-export: .venv/everything ## measure exported networks on CIFAR-10; about ten minutes
+bench-export: .venv/everything ## measure exported networks on CIFAR-10; about a quarter of an hour
 	$(BIN)/python -m benchmarks.export
 
 # All grids share one folder, so that a run of two grids is run once. Interrupted runs continue when make is started again.
