@@ -10,7 +10,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from .layer_kinds import is_transposed
 
 
-class ChannelCounts(NamedTuple):
+class ChannelTally(NamedTuple):
     """How many input and output channels a weight has, and how many of them are dead. None if it has no channels."""
 
     dead_inputs: int | None = None
@@ -19,14 +19,14 @@ class ChannelCounts(NamedTuple):
     outputs: int | None = None
 
 
-def channels_of(mask: Tensor, module: nn.Module) -> ChannelCounts:
+def channels_of(mask: Tensor, module: nn.Module) -> ChannelTally:
     """Count the channels of a whole weight, from its mask. A bias and an embedding have none."""
     convolution = isinstance(module, _ConvNd)
     if not mask.numel() or not (convolution or (mask.ndim == 2 and not isinstance(module, nn.Embedding))):
-        return ChannelCounts()
+        return ChannelTally()
     groups = module.groups if isinstance(module, _ConvNd) else 1
     alive = mask.reshape(groups, mask.shape[0] // groups, mask.shape[1], -1).any(-1)
     if is_transposed(module) or isinstance(module, _ConvTransposeNd):  # stored with the input channels first
         alive = alive.transpose(1, 2)
     reached, read = alive.any(2), alive.any(1)
-    return ChannelCounts(int((~read).sum()), read.numel(), int((~reached).sum()), reached.numel())
+    return ChannelTally(int((~read).sum()), read.numel(), int((~reached).sum()), reached.numel())

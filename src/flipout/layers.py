@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from .hidden_values import HiddenValues
-from .layer_channels import ChannelCounts, channels_of
+from .layer_channels import ChannelTally, channels_of
 from .layer_kinds import adapter_paths, is_adapter, is_weight, refusal
 from .numerics import zero_pruned
 from .positions import Positions
@@ -53,7 +53,7 @@ class Layer:
         self.kept = self.size
         self._version = 0
         every = torch.ones((), dtype=torch.bool, device="cpu").expand(self.weight.shape)
-        self._channels = ChannelCounts() if self.part is None else channels_of(every, self.module)
+        self._channels = ChannelTally() if self.part is None else channels_of(every, self.module)
 
     @property
     def local(self) -> torch.Tensor:
@@ -79,7 +79,7 @@ class Layer:
         return self.weight.numel()
 
     @property
-    def channels(self) -> ChannelCounts:
+    def channels(self) -> ChannelTally:
         """The channels of the whole weight. Those of a sharded one were counted with its weights, so that one rank
         alone can ask for them."""
         return channels_of(self.mask, self.module) if self.part is None else self._channels
