@@ -17,7 +17,10 @@ from flipout.statistics import Place, Statistic
 from .networks import batch, build, step
 
 STEPS = 60
-pytestmark = pytest.mark.filterwarnings("ignore::flipout.DeadLayerWarning", "ignore::flipout.UnfinishedWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::flipout.DeadLayerWarning", "ignore::flipout.UnfinishedWarning"),
+    pytest.mark.usefixtures("_free_shrinks"),
+]
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
@@ -177,8 +180,8 @@ def test_a_state_that_does_not_fit_is_refused() -> None:
         state = pruner.state_dict()
     for text, reason in (
         ("no JSON", "not what a pruner saves"),
-        ('{"indices": {"9.weight": [[0]]}, "shrinks": [], "example": []}', "no such tensor 9.weight"),
-        ('{"indices": {"0.bias": [[99]]}, "shrinks": [], "example": []}', "0.bias has other channels"),
+        ('{"indices": {"9.weight": [[0]]}, "shrinks": [], "example": [], "batch": 1}', "no such tensor 9.weight"),
+        ('{"indices": {"0.bias": [[99]]}, "shrinks": [], "example": [], "batch": 1}', "0.bias has other channels"),
     ):
         with pytest.raises(ValueError, match=reason):
             pruner.load_state_dict({**state, "shrunk": text})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -12,6 +12,7 @@ from flipout.positions import ListedPositions, Positions
 from flipout.shrinking.ranked_layers import RankedLayers
 
 
+@settings(deadline=None)
 @given(st.integers(1, 4), st.integers(1, 5), st.data())
 def test_parked_weights_are_ranked_where_they_were(rows: int, columns: int, data: st.DataObject) -> None:
     kept = data.draw(st.lists(st.integers(0, rows - 1), min_size=1, unique=True).map(sorted))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -24,6 +24,7 @@ def cuts(draw: st.DrawFn) -> tuple[Tensor, Positions]:
     return full, Positions(full.shape, tuple(indices))
 
 
+@settings(deadline=None)
 @given(cuts())
 def test_a_part_is_taken_and_put_back(cut: tuple[Tensor, Positions]) -> None:
     full, where = cut
@@ -36,6 +37,7 @@ def test_a_part_is_taken_and_put_back(cut: tuple[Tensor, Positions]) -> None:
     assert torch.equal(target.flatten(), expected)
 
 
+@settings(deadline=None)
 @given(cuts(), st.floats(0, 1))
 def test_kept_elements_outside_of_a_part(cut: tuple[Tensor, Positions], share: float) -> None:
     full, where = cut
@@ -50,6 +52,7 @@ def test_kept_elements_outside_of_a_part(cut: tuple[Tensor, Positions], share: f
     assert torch.count_nonzero(target) <= len(elements)
 
 
+@settings(deadline=None)
 @given(cuts())
 def test_listed_elements_have_the_random_numbers_of_the_whole(cut: tuple[Tensor, Positions]) -> None:
     full, where = cut

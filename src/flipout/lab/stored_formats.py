@@ -61,6 +61,8 @@ class EpochFormat(MeasuredFormat):
     loss: float
     learning_rate: float
     flips: int | None = None
+    computed: int | None = None
+    epoch_seconds: float | None = None
 
 
 class LayerFormat(StoredFormat):
@@ -84,6 +86,12 @@ class FlipsFormat(StoredFormat):
     pruned: list[int]
 
 
+class ShrinkFormat(StoredFormat):
+    step: int
+    weights: int
+    share: float
+
+
 class MultiplyAddsFormat(StoredFormat):
     dense: int
     nonzero: int
@@ -105,6 +113,8 @@ class ResultFormat(MeasuredFormat):
     prunings: list[PruningFormat]
     flips: dict[str, FlipsFormat] | None = None
     aim: ShotsFormat | None = None
+    shrinks: list[ShrinkFormat] = []
+    computed: int | None = None
     multiply_adds: MultiplyAddsFormat | None = None
 
 

@@ -20,6 +20,7 @@ from ..criteria import is_elementwise
 from ..hidden_values import hide, wake
 from ..layers import Layer
 from ..numerics import zero_pruned
+from ..positions import ListedPositions
 from ..random_numbers import key
 from ..revival import Revival
 from ..shards.parts import Part
@@ -146,7 +147,7 @@ class Runner:
 
     def zero(self, layer: Layer) -> None:
         """Zero the pruned weights."""
-        if self.compiled and layer.local.numel():
+        if self._compiles(layer) and layer.local.numel():
             rows = self._rows_of(layer)
             self._run(zero_pruned, rows, rows.weight, rows.mask)
         else:
@@ -154,7 +155,7 @@ class Runner:
 
     def clear(self, layer: Layer, tensor: Tensor) -> None:
         """Zero another tensor of the weight's shape where weights are pruned."""
-        rows = self._rows_of(layer) if self.compiled and tensor.numel() and tensor.is_contiguous() else None
+        rows = self._rows_of(layer) if self._compiles(layer) and tensor.numel() and tensor.is_contiguous() else None
         if rows is not None and rows.weight.ndim == 2:
             compiled(zero_pruned, *rows.kind, tensor.dtype)(rows.like(tensor), rows.mask)
         else:
@@ -173,7 +174,9 @@ class Runner:
         readers = tuple(
             (name, s.reader, len(s.elements)) for name, s in zip(names, statistics, strict=True) if s.reader
         )
-        fusable = self.compiled and is_elementwise(criterion) and len(readers) == len(names) and settings is not None
+        fusable = (
+            self._compiles(layer) and is_elementwise(criterion) and len(readers) == len(names) and settings is not None
+        )
         if layer.part is not None and not is_elementwise(criterion):
             return _scores_of_whole(layer, layer.part, criterion, values())
         if not fusable or not layer.local.numel():
@@ -197,11 +200,15 @@ class Runner:
         return lambda first, *others: compiled(function, first.dtype, min(len(first), 2))(first, *others)
 
     def _run(self, kernel: Callable[..., None], rows: Rows, *tensors: Tensor) -> None:
-        if self.compiled:
+        if self.compiled and not isinstance(rows.positions, ListedPositions):
             compiled(kernel, *rows.kind)(*tensors)
             return
         for block in rows.blocks:
             kernel(*(tensor[block] if tensor.ndim else tensor for tensor in tensors))
+
+    def _compiles(self, layer: Layer) -> bool:
+        """Whether kernels run compiled on a layer. A few listed elements are not worth it."""
+        return self.compiled and not isinstance(layer.positions, ListedPositions)
 
     def _settling_of(self, layer: Layer) -> tuple[Callable[..., None], list[Statistic]]:
         place = layer, layer.hidden is not None

@@ -19,7 +19,7 @@ from ..runtime.runner import Runner
 from . import decision, refusals
 from .network_cut import Indices, NetworkCut
 from .parked_weights import set_gradients
-from .shrunk_state import Shrink, ShrunkState, describe_example, example_of_zeros, read_shrunk_state
+from .shrunk_state import Shrink, ShrunkState, describe_example, example_of_zeros, first_size, read_shrunk_state
 from .trial import try_cut
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class Shrinking(PruningEvent):
         self._followers: list[nn.Module] = []
         self._example: tuple[Tensor, ...] | None = None
         self._channels: RemovableChannels | None = None
+        self._batch = decision.USUAL_BATCH
         self._looked: tuple[int, bool] = (0, False)
         self._resting: Mapping[str, Indices] = {}  # what is cut off again when the network is no longer expanded
 
@@ -76,7 +77,7 @@ class Shrinking(PruningEvent):
         need the whole network.
         """
         pruner = self._pruner
-        if self._looked[0] != len(self.events) and not pruner.regrows:
+        if self._looked[0] != len(self.events) and self.step and not pruner.regrows:
             self._looked = len(self.events), self._pays()
         return self._looked[1]
 
@@ -84,9 +85,14 @@ class Shrinking(PruningEvent):
         pruner = self._pruner
         if refusals.of_method(pruner) or refusals.of_training(pruner):
             return False
-        left = decision.estimate(pruner.masks) if self._channels is None else self._remainder(self._channels).share
-        now = self.shrinks[-1].share if self.shrunk else 1.0
-        return decision.is_repaid(left / now, self.schedule.steps - self.events[-1].step)
+        if self._channels is None:
+            saved, before = decision.estimate(pruner.masks)
+        else:
+            whole, left = self._remainder(self._channels).multiply_adds
+            before = whole * (self.shrinks[-1].share if self.shrunk else 1.0)
+            saved = before - left
+        examples = (self.schedule.steps - self.events[-1].step) * self._batch
+        return decision.is_repaid(saved, before, self.prunable, examples)
 
     # Acting.
 
@@ -109,7 +115,7 @@ class Shrinking(PruningEvent):
         with self.expanded():
             channels, remainder = self._trace(example)
             self._resting = remainder.tensors
-        self._channels, self._example = channels, example
+        self._channels, self._example, self._batch = channels, example, first_size(as_example(example_input))
         if self.shrunk:
             self.shrinks.append(Shrink(self.step, self.computed, remainder.share))
         self._looked = len(self.events), False
@@ -168,7 +174,7 @@ class Shrinking(PruningEvent):
 
     def shrunk_state(self) -> ShrunkState:
         """What a state says about the shrunk network; it is saved while the network is whole."""
-        return ShrunkState(self._resting, tuple(self.shrinks), describe_example(self._example))
+        return ShrunkState(self._resting, tuple(self.shrinks), describe_example(self._example), self._batch)
 
     def check_shrunk_state(self, text: str) -> None:
         """Refuse what a state says about the shrunk network if it does not fit this one."""
@@ -183,7 +189,7 @@ class Shrinking(PruningEvent):
     def _load_shrunk_state(self, text: str) -> None:
         """Shrink the network as it was when a state was saved. The weights and the optimizer's state are loaded."""
         state = read_shrunk_state(text)
-        self.shrinks[:], self._looked = state.shrinks, (0, False)
+        self.shrinks[:], self._looked, self._batch = state.shrinks, (0, False), state.batch
         self._example, self._channels = example_of_zeros(state.example, self.layers[0].weight.device), None
         if self._example is not None:
             self._channels = RemovableChannels(unwrapped(self.model), self._example)

@@ -35,18 +35,20 @@ class ShrunkState:
         indices: the indices that are left of each tensor that is cut; empty if the network is whole.
         shrinks: the shrinks so far.
         example: the shape and the type of each input that the network was traced with; none before the first shrink.
+        batch: the number of examples in a batch.
     """
 
     indices: Mapping[str, Indices]
     shrinks: tuple[Shrink, ...] = ()
     example: tuple[tuple[tuple[int, ...], str], ...] = ()
+    batch: int = 1
 
     def as_text(self) -> str:
         """The state as JSON."""
         indices = {
             name: [None if index is None else index.tolist() for index in each] for name, each in self.indices.items()
         }
-        return json.dumps({"indices": indices, "shrinks": self.shrinks, "example": self.example})
+        return json.dumps({"indices": indices, "shrinks": self.shrinks, "example": self.example, "batch": self.batch})
 
 
 def read_shrunk_state(text: str) -> ShrunkState:
@@ -59,9 +61,15 @@ def read_shrunk_state(text: str) -> ShrunkState:
         }
         shrinks = tuple(Shrink(int(step), int(weights), float(share)) for step, weights, share in read["shrinks"])
         example = tuple((tuple(map(int, shape)), str(dtype)) for shape, dtype in read["example"])
+        batch = int(read["batch"])
     except (ValueError, TypeError, KeyError, AttributeError):
         raise ValueError("`shrunk` of the state is not what a pruner saves about a shrunk network") from None
-    return ShrunkState(indices, shrinks, example)
+    return ShrunkState(indices, shrinks, example, batch)
+
+
+def first_size(example: tuple[Tensor, ...]) -> int:
+    """The size of the first axis of an example: how many examples are in a batch."""
+    return next((len(each) for each in example if each.ndim), 1)
 
 
 def describe_example(example: tuple[Tensor, ...] | None) -> tuple[tuple[tuple[int, ...], str], ...]:

@@ -36,16 +36,26 @@ def result_table(result: Mapping[str, Any]) -> Table:
     """Return the result of a run as a table."""
     kind, accuracy = accuracy_of(result)
     table = Table(show_header=False)
-    for name, value in (
+    rows: list[tuple[str, str | Text]] = [
         ("run", f"{result['method']} on {Path(result['data']).name}, {result['model']}, seed {result['seed']}"),
         ("epochs", f"{result['epochs']}, in {result['seconds']:.1f} s"),
         ("weights kept", f"{result['nonzero']:,} of {result['prunable']:,}"),
         ("of them on a live path", "not known" if result["effective"] is None else f"{result['effective']:,}"),
         ("sparsity", f"{result['sparsity']:.4%}"),
+        *_shrunk(result),
         (f"{kind}, {result['accuracy_of']}", Text(f"{accuracy:.2%}", style="bold")),
-    ):
+    ]
+    for name, value in rows:
         table.add_row(name, Text(value) if isinstance(value, str) else value)
     return table
+
+
+def _shrunk(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """How small the network was at the end of training, if it was shrunk."""
+    if shrinks := result.get("shrinks"):
+        times = "once" if len(shrinks) == 1 else f"{len(shrinks)} times"
+        share = f"{shrinks[-1]['share']:.1%} of the multiply-adds"
+        yield "shrunk while training", f"{times}, to {result['computed']:,} weights, {share}"
 
 
 def plan_table(title: str, plan: Sequence[Pruning], steps_per_epoch: int) -> Table:
@@ -82,7 +92,7 @@ def run_tables(folder: Path) -> Iterator[Table | Text]:
 def _epochs(metrics: Sequence[Mapping[str, Any]]) -> Table:
     """Return some of the epochs, evenly spread, and the last."""
     table = Table(title="epochs")
-    for column in ("epoch", "loss", "accuracy", "sparsity", "learning rate", "flips", "seconds"):
+    for column in ("epoch", "loss", "accuracy", "sparsity", "learning rate", "flips", "computes with", "seconds"):
         table.add_column(column, justify="right")
     every = max(1, -(-len(metrics) // EPOCHS_SHOWN))
     for line in [line for line in metrics if line["epoch"] % every == 0 or line is metrics[-1]]:
@@ -93,6 +103,7 @@ def _epochs(metrics: Sequence[Mapping[str, Any]]) -> Table:
             f"{line['sparsity']:.4%}",
             f"{line['learning_rate']:.3g}",
             "" if line["flips"] is None else f"{line['flips']:,}",
+            f"{line['computed']:,}" if "computed" in line else "",
             f"{line['seconds']:.1f}",
         )
     return table

@@ -93,8 +93,15 @@ def epoch_line(metrics: Mapping[str, Any]) -> str:
     accuracy = metrics["test_accuracy"] if metrics["test_accuracy"] is not None else metrics["validation_accuracy"]
     return (
         f"epoch {metrics['epoch']}  loss {metrics['loss']:.4f}  accuracy {accuracy:.2%}  "
-        f"sparsity {metrics['sparsity']:.2%}  rate {metrics['learning_rate']:.3g}"
+        f"sparsity {metrics['sparsity']:.2%}  rate {metrics['learning_rate']:.3g}{_work(metrics)}"
     )
+
+
+def _work(metrics: Mapping[str, Any]) -> str:
+    """The weights that the network computes with, and the seconds of the epoch."""
+    if "computed" not in metrics:  # an epoch of an earlier version
+        return ""
+    return f"  computes with {metrics['computed']:,} weights  {metrics['epoch_seconds']:.1f} s"
 
 
 def view_for(console: Console, quiet: bool) -> View:

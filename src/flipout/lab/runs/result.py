@@ -39,6 +39,8 @@ def result_of(run: Run) -> dict[str, Any]:
         "prunings": [{"step": e.step, "nonzero": e.nonzero, "kept": e.kept} for e in pruner.events],
         "flips": flip_histogram(pruner),
         "aim": None if run.aim is None else shots(run.aim),
+        "shrinks": run.shrinker.record(),
+        "computed": last["computed"],
         "seconds": round(run.seconds, 3),
     }
 

@@ -42,6 +42,7 @@ from .run_folder import (
     write_config,
 )
 from .settings import Settings, validated
+from .shrinker import Shrinker
 from .trackers import Tracker
 from .weight_files import load_weights, model_bytes
 
@@ -101,6 +102,7 @@ class Run:
         # Attached before the pruner, to see each step before a pruning changes the weights.
         self.aim = flipout.AimTest(self.model, self.optimizer) if settings.aim else None
         self.pruner = attach(settings, self.model, self.optimizer, self.steps_per_epoch, self._batches)
+        self.shrinker = Shrinker(settings, self.pruner)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.amp)
         self.total = settings.total_epochs * self.steps_per_epoch
         self.step, self.loss_sum, self.seconds = 0, torch.zeros((), device=self.device), 0.0
@@ -121,6 +123,7 @@ class Run:
                     self._epoch(stopping)
                 except FloatingPointError as error:  # raised by the pruner for NaN weights
                     raise DivergedError(f"training has diverged: {error}") from error
+        self.pruner.expand()
         result = result_of(self)
         write_bytes(self.folder / MODEL, model_bytes(self.model))
         write_json(self.folder / RESULT, result)
@@ -167,6 +170,7 @@ class Run:
             self.scaler.step(self.optimizer)
             self.scaler.update()
             self.optimizer.zero_grad()
+            self.shrinker.after_step(images)
             self.step += 1
             self.view.step(self.step)
             if stopping.is_set() and self.step % self.steps_per_epoch:
@@ -184,9 +188,20 @@ class Run:
                 "or --noise if it is relative to the weights; the last good checkpoint is kept"
             )
         self.loss_sum.zero_()
-        accuracy = evaluate(self.model, self.held_out)
+        accuracy, computed = evaluate(self.model, self.held_out), self.pruner.computed
+        with self.pruner.expanded():
+            line = self._measured(loss, accuracy, computed, rate)
+            self.metrics.append(line)
+            self._write_metrics()
+            self._save()
+        self.view.epoch(line)
+        for tracker in self.trackers:
+            tracker.log(line)
+
+    def _measured(self, loss: float, accuracy: float, computed: int, rate: float) -> dict[str, Any]:
+        """The line of an epoch in `metrics.jsonl`."""
         flips = self.pruner.statistics.get("flips")
-        line = {
+        return {
             "epoch": len(self.metrics) + 1,
             "step": self.step,
             "loss": loss,
@@ -194,19 +209,20 @@ class Run:
             "validation_accuracy": accuracy if self.settings.validate_ else None,
             "sparsity": self.pruner.sparsity,
             "nonzero": self.pruner.nonzero,
+            "computed": computed,
             "learning_rate": rate,
             "seconds": round(self.seconds, 3),
+            "epoch_seconds": round(self.seconds - (self.metrics[-1]["seconds"] if self.metrics else 0.0), 3),
             "flips": None if flips is None else sum(int(count.sum()) for count in flips.values()),
         }
-        self.metrics.append(line)
-        self._write_metrics()
-        self._save()
-        self.view.epoch(line)
-        for tracker in self.trackers:
-            tracker.log(line)
 
     def _save(self) -> None:
-        state = {
+        """Write a checkpoint. It has all channels of the network, and says which of them are there while it trains."""
+        with self.pruner.expanded():
+            checkpoints.save(self.folder / CHECKPOINTS, self.step, self._state())
+
+    def _state(self) -> dict[str, Any]:
+        return {
             "settings": self.settings.as_dict(),
             "step": self.step,
             "loss_sum": self.loss_sum.clone(),
@@ -220,7 +236,6 @@ class Run:
             "random": torch.get_rng_state(),
             "cuda_random": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
         }
-        checkpoints.save(self.folder / CHECKPOINTS, self.step, state)
 
     def _resume(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint. One of other settings is an error: `config.json` may have been deleted."""
