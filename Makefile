@@ -55,7 +55,7 @@ bench: .venv/everything ## measure what pruning costs; about four minutes
 bench-train: .venv/everything ## measure whole trainings, dense and shrunk, on CIFAR-10; about fifteen minutes
 	$(BIN)/python -m benchmarks.shrinking
 
-bench-export: .venv/everything ## measure exported networks on CIFAR-10; about ten minutes
+bench-export: .venv/everything ## measure exported networks on CIFAR-10; about fifteen minutes
 	$(BIN)/python -m benchmarks.export
 
 # All grids share one folder, so that a run of two grids is run once. Interrupted runs continue when make is started again.

@@ -14,7 +14,7 @@ from rich.table import Table
 
 import flipout
 
-from . import growth, loop, step, training
+from . import growth, loop, step, training, units
 from .timing import Times, median, ratio, spreads
 
 HERE = Path(__file__).parent
@@ -51,6 +51,11 @@ def main() -> None:
         for name, times in growth.measure(7).items():
             results[f"growth_{name}"] = growth_of(times)
             behind[f"growth {name}"] = spreads(times)
+    with console.status("larger units than a weight"):
+        times, memory = units.measure(7)
+    results["select_units_over_weights"] = {name: ratio(times, name, "weight") for name in times}
+    results["select_peak_bytes_per_weight"] = memory
+    behind["units"] = spreads(times)
     with console.status("the lab's loop against a bare one"):
         times = loop.measure()
     results["loop_over_bare"] = {"lenet-300-100": ratio(times, "lab", "bare")}

@@ -112,9 +112,10 @@ def test_channels_of_an_excluded_layer_stay() -> None:
 def test_a_sparsity_that_channels_cannot_reach_stops_the_first_step() -> None:
     model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 8))
     optimizer = sgd(model)
-    flipout.GlobalMagnitude(model, optimizer, sparsity=0.9, steps=10, granularity="channel")
+    pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.9, steps=10, granularity="channel")
     with pytest.raises(ValueError, match=r"cannot keep fewer than 16 weights here, but 6 are asked for"):
         _train(model, optimizer)
+    pruner.remove()
 
 
 class Untraceable(nn.Module):
@@ -130,14 +131,16 @@ class Untraceable(nn.Module):
 def test_a_network_that_cannot_be_followed_is_an_error_with_the_reason() -> None:
     model = Untraceable()
     optimizer = sgd(model)
-    flipout.GlobalMagnitude(model, optimizer, sparsity=0.5, steps=10, granularity="channel")
+    pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.5, steps=10, granularity="channel")
     with pytest.raises(ValueError, match=r"has to follow the channels.*cannot be traced"):
         _train(model, optimizer)
+    pruner.remove()
     other = Untraceable()
     optimizer = sgd(other)
-    flipout.GlobalMagnitude(other, optimizer, sparsity=0.5, steps=10, granularity="channel")
+    pruner = flipout.GlobalMagnitude(other, optimizer, sparsity=0.5, steps=10, granularity="channel")
     with pytest.raises(ValueError, match="called with scale of type float"):
         _train(other, optimizer, 2.0)
+    pruner.remove()
 
 
 def _train(model: nn.Module, optimizer: torch.optim.Optimizer, *others: float) -> None:
@@ -177,10 +180,11 @@ def test_pruning_before_the_first_step_is_refused() -> None:
 def test_nan_scores_stop_with_the_name_of_the_layer() -> None:
     model = resnet()
     optimizer = sgd(model, lr=0.01)
-    flipout.GlobalMagnitude(model, optimizer, sparsity=0.6, steps=12, granularity="channel")
+    pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.6, steps=12, granularity="channel")
     for layer in model.modules():
         if isinstance(layer, nn.Linear):
             with torch.no_grad():
                 layer.weight[0, 0] = torch.nan
     with pytest.raises(FloatingPointError, match="weight has NaN or infinite scores"):
         steps(model, optimizer, 12)
+    pruner.remove()

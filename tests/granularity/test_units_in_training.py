@@ -232,8 +232,9 @@ def test_nan_scores_stop_with_the_name_of_the_layer() -> None:
     for granularity, sparsity in (("kernel", 0.8), ((2, 3), 0.8), ("2:4", 0.5)):
         model = network()
         optimizer = sgd(model)
-        flipout.GlobalMagnitude(model, optimizer, sparsity=sparsity, steps=20, granularity=granularity)
+        pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=sparsity, steps=20, granularity=granularity)
         with torch.no_grad():
             model.get_parameter("2.weight")[0, 0] = torch.nan
         with pytest.raises(FloatingPointError, match=r"weight has NaN or infinite scores"):
             steps(model, optimizer, 20)
+        pruner.remove()

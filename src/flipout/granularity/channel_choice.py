@@ -70,7 +70,7 @@ class ChannelChoice(UnitChoice):
         alive = table.alive(masks)
         scores = table.scores(
             event.scores,
-            None if event.reviving else masks,
+            [None if event.reviving or layer.dense else layer.mask for layer in event.layers],
             self.reduce,
             lambda number: event.not_finite(event.layers[number], "scores"),
         )

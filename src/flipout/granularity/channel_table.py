@@ -42,8 +42,9 @@ class ChannelTable:
         """The units that have a kept weight."""
         found = torch.zeros(self.units + 1, dtype=torch.bool)
         for number, mask in enumerate(masks):
-            for units, kept in self._channels(number, lambda axis: _any(mask, axis)):  # noqa: B023
-                found[units[kept]] = True
+            pairs = _pairs(mask)[:, :, 0].cpu()  # all weights between two channels are kept or pruned together
+            for axis, units in self._axes(number):
+                found[units[pairs.any(1 - axis)]] = True
         return found[: self.units]
 
     def masks(self, alive: Tensor, layers: Sequence[Layer]) -> list[Tensor]:
@@ -60,7 +61,7 @@ class ChannelTable:
     def scores(
         self,
         score: Callable[[int], Tensor],
-        masks: Sequence[Tensor] | None,
+        masks: Sequence[Tensor | None],
         how: Reduction,
         failed: Callable[[int], Exception],
     ) -> Tensor:
@@ -71,22 +72,22 @@ class ChannelTable:
 
         Args:
             score: returns the scores of a layer, by its number.
-            masks: the weights that count; None for all of them.
+            masks: for each layer the weights that count; None for all of them.
             how: the reduction.
             failed: makes the error for a layer with scores that are not finite.
         """
         total, count = (torch.zeros(self.units + 1, dtype=torch.float64) for _ in range(2))
-        for number in range(len(self.outputs)):
+        for number, mask in enumerate(masks):
             own = accurate(score(number))
-            counted = None if masks is None else masks[number]
-            own = own if counted is None else own.masked_fill(~counted, 0)
-            if not math.isfinite(mean := float(own.abs().mean(dtype=torch.float64))):
+            own = own if mask is None else own.masked_fill(~mask, 0)
+            mean = float(torch.linalg.vector_norm(own, ord=1)) / max(1, own.numel())
+            if not math.isfinite(mean):
                 raise failed(number)
-            scale = mean or 1.0
-            for units, sums in self._channels(number, lambda axis: _sum(own, axis, how)):  # noqa: B023
-                total.index_add_(0, units, sums / (scale**2 if how == "norm" else scale))
-            for units, numbers in self._channels(number, lambda axis: _count(own, counted, axis)):  # noqa: B023
-                count.index_add_(0, units, numbers)
+            scale = (mean or 1.0) ** (2 if how == "norm" else 1)
+            sums, numbers = _sums(_pairs(own), how).cpu() / scale, _numbers(own, mask)
+            for axis, units in self._axes(number):
+                total.index_add_(0, units, sums.sum(1 - axis))
+                count.index_add_(0, units, numbers.sum(1 - axis))
         result = total[: self.units]
         if how == "norm":
             return result.sqrt()
@@ -97,31 +98,26 @@ class ChannelTable:
         axis, inputs = self.output_axes[number], self.inputs[number]
         return [(axis, self.outputs[number]), *([] if inputs is None else [(1 - axis, inputs)])]
 
-    def _channels(self, number: int, of: Callable[[int], Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """For the outputs and the inputs of a layer: their units, and what a function of the axis says about each."""
-        return [(units, of(axis).cpu()) for axis, units in self._axes(number)]
+
+def _pairs(tensor: Tensor) -> Tensor:
+    """A tensor of a weight's shape with three axes: two for channels, and one for the positions of a kernel."""
+    return tensor.reshape(len(tensor), tensor.shape[1] if tensor.ndim > 1 else 1, -1)
 
 
-def _others(tensor: Tensor, axis: int) -> list[int]:
-    return [i for i in range(tensor.ndim) if i != axis]
-
-
-def _any(mask: Tensor, axis: int) -> Tensor:
-    return mask.movedim(axis, 0).flatten(1).any(1)
-
-
-def _sum(scores: Tensor, axis: int, how: Reduction) -> Tensor:
-    """The sum of the scores, or of their squares, of each place along an axis, in float64."""
+def _sums(pairs: Tensor, how: Reduction) -> Tensor:
+    """The sum of the scores between two channels, or of their squares, in float64."""
     if how == "norm":
-        norm: Tensor = torch.linalg.vector_norm(scores, dim=_others(scores, axis), dtype=torch.float64)
+        norm: Tensor = torch.linalg.vector_norm(pairs, dim=2, dtype=torch.float64)
         return norm.square()
-    return scores.sum(_others(scores, axis), dtype=torch.float64)
+    return (pairs[:, :, 0] if pairs.shape[2] == 1 else pairs.sum(2)).double()
 
 
-def _count(scores: Tensor, mask: Tensor | None, axis: int) -> Tensor:
+def _numbers(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """The number of weights between two channels that count."""
+    pairs = _pairs(scores)
     if mask is None:
-        return torch.full((scores.shape[axis],), scores.numel() / max(1, scores.shape[axis]), dtype=torch.float64)
-    return mask.sum(_others(mask, axis), dtype=torch.float64)
+        return torch.full(pairs.shape[:2], float(pairs.shape[2]), dtype=torch.float64)
+    return _pairs(mask)[:, :, 0].cpu().double() * pairs.shape[2]
 
 
 def table_of_network(model: nn.Module, layers: Sequence[Layer], example: tuple[Tensor, ...]) -> ChannelTable:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,7 +15,6 @@ from ..events import Selection
 from ..layer_kinds import is_transposed
 from ..layers import Layer
 from ..schedules import Pruning
-from ..selection.digits import ordered
 from .granularity_setting import Granularity, accurate
 from .unit_choice import UnitChoice, as_selection
 
@@ -80,7 +81,8 @@ class PatternChoice(UnitChoice):
         after = []
         for layer, axis, candidate in zip(event.layers, self.axes, candidates, strict=True):
             scores = accurate(event.score(layer))
-            if not torch.isfinite(scores[candidate] if scores.device.type == "cpu" else scores).all():
+            extremes = scores.masked_fill(~candidate, 0).aminmax() if scores.numel() else ()
+            if not all(map(math.isfinite, extremes)):
                 raise event.not_finite(layer, "scores")
             after.append(highest_of_groups(scores, candidate, axis, self.group, level))
         return as_selection(masks, after, reviving=event.reviving)
@@ -97,18 +99,14 @@ def highest_of_groups(scores: Tensor, candidates: Tensor, axis: int, group: int,
     Of equal scores the later ones stay, as everywhere in this package. If a group has fewer candidates, all of them
     are marked.
     """
-    keys = ordered(scores, scores.dtype).masked_fill(~candidates, torch.iinfo(_integer(scores.dtype)).min)
-    shape = (*keys.shape[:axis], keys.shape[axis] // group, group, *keys.shape[axis + 1 :])
-    groups = keys.reshape(shape).movedim(axis + 1, 0)
-    kept = torch.empty(groups.shape, dtype=torch.bool, device=scores.device)
-    for place in range(group):
-        above = torch.zeros(groups.shape[1:], dtype=torch.int32, device=scores.device)
-        for other in range(group):
-            if other != place:
-                above += groups[other] >= groups[place] if other > place else groups[other] > groups[place]
-        kept[place] = above < number
-    return kept.movedim(0, axis + 1).flatten(axis, axis + 1) & candidates
-
-
-def _integer(dtype: torch.dtype) -> torch.dtype:
-    return torch.int32 if dtype == torch.float32 else torch.int64
+    ranked = scores.masked_fill(~candidates, -torch.inf)
+    shape = (*ranked.shape[:axis], ranked.shape[axis] // group, group, *ranked.shape[axis + 1 :])
+    places = ranked.reshape(shape).movedim(axis + 1, 0).contiguous()
+    small = torch.uint8 if group < 256 else torch.int32
+    above = torch.zeros(places.shape, dtype=small, device=scores.device)
+    for first, second in combinations(range(group), 2):
+        wins = places[second] >= places[first]
+        above[first] += wins
+        above[second] += wins.logical_not_()
+    kept = (above < number).movedim(0, axis + 1).reshape(scores.shape)
+    return kept.logical_and_(candidates)
