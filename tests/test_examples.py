@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ EXPECTED = {
     "accelerate_prune.py": "370 of 7,400 weights kept",
     "aim_test.py": "over-shoots",
     "corrections.py": "divided by flips, as printed",
+    "fsdp_prune.py": "identical to the last bit: True",
     "hoyer_square.py": "740 of 7,400 weights kept",
     "lightning_prune.py": "identical to the last bit: True",
     "lora_prune.py": "740 of 7,400 weights kept",
@@ -27,6 +29,7 @@ EXPECTED = {
 }
 FRAMEWORKS = {
     "accelerate_prune.py": "accelerate",
+    "fsdp_prune.py": "torch.distributed.fsdp",
     "lightning_prune.py": "lightning",
     "lora_prune.py": "peft",
     "transformers_prune.py": "transformers",
@@ -88,7 +91,11 @@ FIRST = {"README.md", "docs/quickstart.md", "docs/how-to/own-method.md"}
 def test_the_code_on_a_page_runs(page: str, tmp_path: Path) -> None:
     """All blocks of the page, one after the other."""
     command = [sys.executable, "-c", PREAMBLE + "\n".join(code(ROOT / page))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    ranks = alone if page == "docs/how-to/fsdp.md" else {}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=tmp_path, env={**os.environ, **ranks}
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -30,7 +30,7 @@ SCENARIOS = {
     "keep_zeros_before_ddp": None,
     "keep_zeros_without_ddp": r"Rank 0 and rank 1 start from different weights \(0\.weight\)",
     "switched_off": None,
-    "different_networks": None,
+    "different_networks": r"They hold different weights, as in pipeline parallelism",
 }
 
 
@@ -70,7 +70,7 @@ def report(**changes: object) -> RankReport:
         ({}, None),
         ({"step": 4}, "Rank 0 is at step 3 and rank 2 at step 4"),
         ({"settings": {"seed": 1, "weights": {"a": [2], "b": [2]}}}, "seed: 0 on rank 0, 1 on rank 2"),
-        ({"settings": {"seed": 1, "weights": {"a": [2]}}}, None),
+        ({"settings": {"seed": 1, "weights": {"a": [2]}}}, "They hold different weights, as in pipeline parallelism"),
         ({"masks": [1, 9]}, r"The masks of rank 0 and rank 2 differ \(b\)"),
         ({"weights": [9, 9]}, None),  # no harm, as long as the same weights are pruned
         ({"weights": [9, 9], "choice": [5, 9]}, r"different weights \(b\); their weights differ too \(a, b\)"),

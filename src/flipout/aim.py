@@ -59,7 +59,13 @@ class AimTest:
         if kappa < 0:
             raise ValueError(f"kappa is {kappa}; give a number of shots, at least 0")
         self.kappa, self.counting = kappa, counting
-        self._weights = {layer.name: layer.weight for layer in find_layers(model, optimizer, include, exclude)}
+        layers = find_layers(model, optimizer, include, exclude)
+        if sharded := [layer.name for layer in layers if layer.part is not None]:
+            raise ValueError(
+                f"the aim test does not work with sharded weights (DTensors), such as {sharded[0]}: train with "
+                "DistributedDataParallel, or leave them out with exclude="
+            )
+        self._weights = {layer.name: layer.weight for layer in layers}
         self.phi = {name: _hypothesis(phi, name, weight) for name, weight in self._weights.items()}
         self.over_shoots = {n: torch.zeros_like(w, dtype=torch.int32) for n, w in self._weights.items()}
         self.under_shoots = {n: torch.zeros_like(w, dtype=torch.int32) for n, w in self._weights.items()}

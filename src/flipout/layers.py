@@ -18,7 +18,7 @@ from .layer_kinds import adapter_paths, is_adapter, is_weight, refusal
 from .numerics import zero_pruned
 from .positions import Positions
 from .selection.across_ranks import total_counts
-from .shards.local_tensors import align_gradient, local_of
+from .shards.local_tensors import align_gradient, hint_for_shards, local_of
 from .shards.matching import whole
 from .shards.parts import part_of
 from .statistics import Statistic
@@ -311,6 +311,7 @@ def _check(trained: list[Candidate], optimizer: torch.optim.Optimizer) -> None:
     if foreign := [c.names[0] for c in trained if id(c.weight) not in held]:
         raise ValueError(
             f"the optimizer does not hold {', '.join(foreign)}: pass it these weights, or leave them out with exclude="
+            + hint_for_shards([c.weight for c in trained], optimizer)
         )
     if odd := [c.names[0] for c in trained if not c.weight.is_floating_point()]:
         raise ValueError(f"only real floating-point weights can be pruned; leave out {', '.join(odd)} with exclude=")

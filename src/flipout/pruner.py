@@ -33,7 +33,7 @@ from .runtime.unwrapping import unwrap_optimizer
 from .runtime.weights_before import WeightsBefore
 from .schedules import Pruning, Schedule
 from .selection import read_floor
-from .shard_support import refuse_old_sharding, refuse_on_shards
+from .shard_support import refuse_example_on_shards, refuse_old_sharding, refuse_on_shards
 from .shards.matching import zero_where_pruned
 from .shrinking.pruner_shrinking import SAVE_EXPANDED, Shrinking
 from .statistics import STATISTICS, Place, Statistic
@@ -235,6 +235,8 @@ class Pruner(Shrinking):
             status += f"\n{number:,} times a pruned weight came back, the last time at step {returned[-1].step:,}"
         if self.units is not None:
             status += self.units.status()
+        if example_input is not None:
+            refuse_example_on_shards(self)
         live = {} if example_input is None else effective_weights(self.model, example_input).layers
         rows = (summarize(layer, live[layer.name][1] if layer.name in live else None) for layer in self.layers)
         return Summary(tuple(rows), status)
@@ -264,6 +266,8 @@ class Pruner(Shrinking):
     def apply_to(self, model: nn.Module) -> None:
         """Zero the pruned weights in the model or in a copy of it, such as a moving average of its weights."""
         tensors = named_tensors(model)
+        if model is self.model:  # in which FSDP2 may have put gathered weights
+            tensors |= {layer.name: layer.weight for layer in self.layers}
         if missing := [name for name in self.masks if name not in tensors]:
             raise ValueError(f"this model has no parameter {', '.join(missing)}; pass a copy of the pruned model")
         for name, mask in self.masks.items():

@@ -58,7 +58,12 @@ def disagreement(reports: Sequence[RankReport]) -> str | None:
     """Describe the first difference between ranks and its likely cause; None if there is none."""
     first = reports[0]
     if any(report.settings["weights"] != first.settings["weights"] for report in reports):
-        return None  # parts of one network, not replicas
+        return (
+            "They hold different weights, as in pipeline parallelism, where each rank has its own layers: every rank "
+            "would rank its own weights alone, and not the whole network. Use FSDP2 (fully_shard) or "
+            "DistributedDataParallel instead. To prune each part by itself to the same sparsity, switch the comparison "
+            "off"
+        )
     names = list(first.settings["weights"])
     for rank, other in enumerate(reports[1:], 1):
         if other.step != first.step:

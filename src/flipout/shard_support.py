@@ -23,6 +23,15 @@ def refuse_old_sharding(model: nn.Module) -> None:
         )
 
 
+def refuse_example_on_shards(pruner: Pruner) -> None:
+    """Refuse to follow an example through a network of which a rank holds a part."""
+    if any(pruner.pieces):
+        raise ValueError(
+            "summary(example_input) does not work with sharded weights: gather the weights into an ordinary model, and "
+            "use flipout.export.effective_sparsity, or call summary() without an example"
+        )
+
+
 def refuse_on_shards(pruner: Pruner) -> None:
     """Refuse a method or an option that needs whole weights, if weights are sharded."""
     sharded = [layer for layer in pruner.layers if layer.part is not None]

@@ -86,8 +86,22 @@ def refusals() -> None:
     refused("SNIP does not work with sharded weights", lambda: prune(model, "snip", **options))
     refused("dead_first=True does not work with sharded weights", lambda: prune(model, "magnitude", dead_first=True))
     refused("does not support sharded weights", lambda: prune(model, "magnitude", granularity="2:4"))
+    refused("the aim test does not work with sharded weights", lambda: flipout.AimTest(model, optimizer_of(model)))
     for parameter in model.parameters():
         assert isinstance(parameter, DTensor)
+    example = torch.zeros(1, 12).double()
+    refused("summary(example_input) does not work", lambda: prune(model, "magnitude").summary(example))
+    early = network()
+    optimizer = optimizer_of(early)
+    fully_shard(early)
+    attach = partial(flipout.GlobalMagnitude, sparsity=0.5, steps=10)
+    refused("create the optimizer after that", lambda: attach(early, optimizer))
+    optimizer = optimizer_of(early)
+    with torch.no_grad():
+        early(example)  # leaves gathered weights in the model
+    refused("call reshard() on it", lambda: attach(early, optimizer))
+    early.reshard()  # type: ignore[operator]
+    attach(early, optimizer)
 
 
 class RowSums(flipout.statistics.Statistic):

@@ -17,7 +17,7 @@ def positions_of(weight: Any, name: str) -> Positions:
         held = torch.arange(size, device="cpu")
         for mesh_dimension in _order(weight.placements, dimension):
             parts = held.tensor_split(_ends(len(held), weight.device_mesh.size(mesh_dimension)))
-            held = parts[weight.device_mesh.get_local_rank(mesh_dimension)]
+            held = parts[weight.device_mesh.get_coordinate()[mesh_dimension]]
         indices.append(None if len(held) == size else held)
     positions = Positions(torch.Size(weight.shape), tuple(indices))
     if positions.part != weight.to_local().shape or any(map(_is_unknown, weight.placements)):

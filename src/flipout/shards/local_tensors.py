@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -23,6 +24,15 @@ def local_of(tensor: Any) -> Tensor:
     with torch.no_grad():
         local: Tensor = tensor.to_local()
     return local
+
+
+def hint_for_shards(weights: Iterable[Any], optimizer: torch.optim.Optimizer) -> str:
+    """What to do if an optimizer does not hold the weights of a sharded model; empty if nothing is sharded."""
+    if any(map(is_sharded, weights)):
+        return ". Shard the model first (fully_shard, parallelize_module), and create the optimizer after that"
+    if any(is_sharded(parameter) for group in optimizer.param_groups for parameter in group["params"]):
+        return ". FSDP2 has left gathered weights in the model: call reshard() on it before you attach a pruner"
+    return ""
 
 
 def align_gradient(weight: Any) -> None:

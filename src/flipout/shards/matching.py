@@ -10,7 +10,10 @@ from .parts import Part
 
 
 def common_part(tensor: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """What this rank holds of a tensor and a mask of the same shape: the same elements of both."""
+    """What this rank holds of a tensor and a mask of the same shape: the same elements of both.
+
+    Nothing is exchanged if they have the same layout, or one of them is whole.
+    """
     if is_sharded(mask):
         return Part(mask, "the mask").part_of(tensor), local_of(mask)
     if is_sharded(tensor):

@@ -47,7 +47,8 @@ class Part:
     @property
     def coordinates(self) -> tuple[tuple[int, ...], ...]:
         """Which part this is, in plain numbers: ranks with the same ones hold the same elements."""
-        return tuple((number, self._mesh.get_local_rank(number)) for number in self._sharding)
+        place = self._mesh.get_coordinate()
+        return tuple((number, place[number]) for number in self._sharding)
 
     @property
     def spread(self) -> bool:
