@@ -44,6 +44,16 @@ def dead_first(rank: int) -> None:
     assert pruner.dead_weights.call.inputs is not None
 
 
+def larger_units(rank: int) -> None:
+    """The channels that a rank finds do not depend on its examples."""
+    units: list[tuple[str, float]] = [("channel", 0.6), ("4x4", 0.7), ("2:4", 0.5)]
+    for granularity, sparsity in units:
+        model = ddp(mlp(seed=rank))
+        pruner = make("flipout", model, sgd(model), sparsity=sparsity, granularity=granularity)
+        go(model, pruner, rank)
+        assert pruner.finished
+
+
 def other_seeds(rank: int) -> None:
     model = ddp(mlp())
     go(model, make("random", model, sgd(model), seed=rank), rank)
@@ -120,6 +130,7 @@ def different_networks(rank: int) -> None:
 SCENARIOS: list[Callable[[int], None]] = [
     alike,
     dead_first,
+    larger_units,
     other_seeds,
     attached_before_ddp,
     without_ddp,

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from flipout.granularity.channel_table import ChannelTable, table_of_network
 from flipout.layers import find_layers
@@ -38,9 +38,9 @@ def test_a_channel_is_worth_what_its_weights_are_relative_to_their_layers(
             members[output] += relative[place][counts[place]].flatten().tolist()
         for place, unit in enumerate(inputs.tolist()):
             members[unit] += relative[:, place][counts[:, place]].flatten().tolist()
-    layers = [nn.Linear(1, 1)] * len(weights)
-    masks = _masks(units, alive, weights) if masked else [None] * len(layers)
-    found = units.scores(lambda number: weights[number].abs(), masks, how, lambda number: ValueError(str(number)))
+    masks = _masks(units, alive, weights) if masked else [None] * len(weights)
+    sizes = [weight.numel() for weight in weights]
+    found = units.scores(lambda n: weights[n].abs(), masks, how, sizes, lambda n: ValueError(str(n)))
     for unit in range(units.units):
         if kept[unit]:
             values = torch.tensor(members[unit], dtype=torch.float64)

@@ -188,3 +188,30 @@ def test_nan_scores_stop_with_the_name_of_the_layer() -> None:
     with pytest.raises(FloatingPointError, match="weight has NaN or infinite scores"):
         steps(model, optimizer, 12)
     pruner.remove()
+
+
+@pytest.mark.parametrize("method", [flipout.GlobalMagnitude, flipout.FlipOut])
+def test_a_network_that_is_shrunk_while_channels_are_pruned_trains_the_same(method: type[flipout.Pruner]) -> None:
+    results = []
+    for shrinks in (False, True):
+        model = resnet().double()
+        optimizer = sgd(model, lr=0.01)
+        pruner = method(model, optimizer, sparsity=0.7, steps=16, granularity="channel")  # type: ignore[call-arg]
+        x = torch.randn(2, *SHAPE, dtype=torch.float64)
+        for number in range(16):
+            if shrinks and number in (5, 12) and not pruner.regrows:
+                pruner.shrink(x)
+                assert sum(layer.weight.numel() for layer in pruner.layers) < pruner.prunable
+            generator = torch.Generator().manual_seed(number)
+            data = torch.randn(4, *SHAPE, generator=generator).double(), torch.randint(10, (4,), generator=generator)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(data[0]), data[1]).backward()
+            optimizer.step()
+        pruner.expand()
+        # The norms of removed channels stay as they were when these left.
+        kept = [parameter.detach() for parameter in model.parameters() if parameter.ndim > 1]
+        results.append((pruner.masks, [*kept, model.eval()(torch.ones(2, *SHAPE, dtype=torch.float64)).detach()]))
+    (masks, weights), (shrunk_masks, shrunk_weights) = results
+    assert all(torch.equal(masks[name], shrunk_masks[name]) for name in masks)
+    for one, other in zip(weights, shrunk_weights, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8)

@@ -238,3 +238,20 @@ def test_nan_scores_stop_with_the_name_of_the_layer() -> None:
         with pytest.raises(FloatingPointError, match=r"weight has NaN or infinite scores"):
             steps(model, optimizer, 20)
         pruner.remove()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("granularity", ["kernel", (2, 3), "2:4"])
+def test_compiled_work_prunes_the_same_units(granularity: Any) -> None:
+    masks = []
+    for compiled in (False, True):
+        model = network()
+        optimizer = sgd(model)
+        pruner = flipout.FlipOut(
+            model, optimizer, sparsity=sparsity_of(granularity), steps=20, granularity=granularity, compile=compiled
+        )
+        steps(model, optimizer, 20)
+        assert pruner.nonzero == pruner.plan()[-1].nonzero
+        masks.append(pruner.masks)
+    agree = sum(int((masks[0][name] == masks[1][name]).sum()) for name in masks[0])
+    assert agree > 0.98 * pruner.prunable  # other rounding may swap units with nearly equal scores

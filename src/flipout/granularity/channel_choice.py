@@ -37,6 +37,9 @@ class ChannelChoice(UnitChoice):
         self.table: ChannelTable | None = None
         self._least, self._floors = 0, [0] * len(layers)
         self._layers = list(layers)
+        self._warned = False
+        # With an equal share of each family, its original size would have to be known.
+        self.survives_shrinking = not per_layer
 
     def planned(self, plan: Sequence[Pruning], prunable: int, floors: Sequence[int]) -> list[Pruning]:
         self._least = min((p.nonzero for p in plan if p.nonzero is not None), default=prunable)
@@ -72,15 +75,18 @@ class ChannelChoice(UnitChoice):
             event.scores,
             [None if event.reviving or layer.dense else layer.mask for layer in event.layers],
             self.reduce,
+            [layer.positions.shape.numel() for layer in event.layers],
             lambda number: event.not_finite(event.layers[number], "scores"),
         )
+        keep -= sum(layer.kept for layer in event.parked)  # they are in no channel of the network any more
         counts = self._counts(alive)
         if event.reviving:
             self._let_return(counts, scores, event.returning(keep))
         remove = remove_evenly if self.per_layer else remove_lowest
         remove(counts, scores, table.families, keep, self._floors)
         after = table.masks(torch.tensor(counts.alive, dtype=torch.bool), event.layers)
-        return as_selection(masks, after, reviving=event.reviving)
+        aside = [layer.mask for layer in event.parked]
+        return as_selection([*masks, *aside], [*after, *aside], reviving=event.reviving)
 
     def _let_return(self, counts: ChannelCounts, scores: Tensor, most: int) -> None:
         """Add removed units to those that are ranked, the highest scores first, up to a number of weights."""
@@ -124,7 +130,8 @@ class ChannelChoice(UnitChoice):
                 "asked for: the inputs and outputs of the network stay, and one channel of each tensor. Lower the "
                 "sparsity or the floor" + "".join(f"\n  {note}" for note in table.notes[:5])
             )
-        if table.notes:
+        if table.notes and not self._warned:
+            self._warned = True
             shown = "\n  ".join(table.notes[:5])
             warnings.warn(
                 f"granularity='channel' prunes {table.units:,} channels, but not everything could be followed:\n  "

@@ -63,6 +63,7 @@ class ChannelTable:
         score: Callable[[int], Tensor],
         masks: Sequence[Tensor | None],
         how: Reduction,
+        sizes: Sequence[int],
         failed: Callable[[int], Exception],
     ) -> Tensor:
         """The score of each unit: the reduction over its weights of scores that are relative to their layer.
@@ -74,13 +75,14 @@ class ChannelTable:
             score: returns the scores of a layer, by its number.
             masks: for each layer the weights that count; None for all of them.
             how: the reduction.
+            sizes: the number of weights of each layer, including those that were removed from the network.
             failed: makes the error for a layer with scores that are not finite.
         """
         total, count = (torch.zeros(self.units + 1, dtype=torch.float64) for _ in range(2))
         for number, mask in enumerate(masks):
             own = accurate(score(number))
             own = own if mask is None else own.masked_fill(~mask, 0)
-            mean = float(torch.linalg.vector_norm(own, ord=1)) / max(1, own.numel())
+            mean = float(torch.linalg.vector_norm(own, ord=1)) / max(1, sizes[number])
             if not math.isfinite(mean):
                 raise failed(number)
             scale = (mean or 1.0) ** (2 if how == "norm" else 1)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 class UnitChoice:
     """Plans and chooses in whole units. There is a subclass for each kind of unit."""
 
+    survives_shrinking = False
+    """Whether units are still whole after channels were removed from the network."""
+
     def planned(self, plan: Sequence[Pruning], prunable: int, floors: Sequence[int]) -> list[Pruning]:
         """The prunings of a schedule in whole units. Prunings that would change nothing are left out."""
         raise NotImplementedError

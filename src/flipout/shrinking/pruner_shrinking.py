@@ -245,3 +245,5 @@ class Shrinking(PruningEvent):
         self.runner = Runner(self.runner.compiled)  # it caches views of tensors
         if self.dead_weights is not None:
             self.dead_weights.forget()
+        if self.units is not None:
+            self.units.forget()

@@ -39,8 +39,8 @@ def of_method(pruner: Pruner) -> str | None:
             "pruned weights can still come back. Wait until the masks are frozen: pruner.regrows is False from then "
             "on. Or prune for good, with revival=None"
         )
-    if not pruner.finished and pruner.units is not None:
-        return "units larger than a weight are pruned as a whole. Wait until pruner.finished"
+    if not pruner.finished and pruner.units is not None and not pruner.units.survives_shrinking:
+        return "these units are pruned as a whole, and would be cut. Wait until pruner.finished"
     if not pruner.finished and not is_elementwise(pruner.criterion):
         return (
             "the scores of the criterion may depend on weights that are removed. If each score depends on its own "
