@@ -111,6 +111,7 @@ class Shrinking(PruningEvent):
         """
         pruner = self._pruner
         self._refuse(refusals.of_method(pruner) or refusals.of_training(pruner))
+        self._refuse("it is expanded at the moment. Leave `with pruner.expanded():` first" if self._resting else None)
         example = few_examples(as_example(example_input))
         with self.expanded():
             channels, remainder = self._trace(example)
