@@ -1,7 +1,7 @@
 """Prune PyTorch models in one training run: attach a pruner to a model and its optimizer, train, and end with exactly
 the sparsity you asked for."""
 
-from . import criteria, export
+from . import criteria, export, integrations
 from .aim import AimTest
 from .events import Event, Selection
 from .methods import (
@@ -94,5 +94,6 @@ __all__ = [
     "UnfinishedWarning",
     "criteria",
     "export",
+    "integrations",
     "register",
 ]

@@ -8,7 +8,7 @@ everything.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,8 +16,9 @@ from torch import Tensor
 
 from .events import Event
 from .hidden_values import no_hidden_values
-from .layers import Layer, count_layers
+from .layers import Layer, count_layers, count_marks
 from .plain_data import describe, difference
+from .shards.parts import on_any_rank
 from .statistics import Statistic
 
 if TYPE_CHECKING:
@@ -92,6 +93,24 @@ def check_state(pruner: Pruner, state: Mapping[str, Any]) -> None:
     pruner.check_shrunk_state(state["shrunk"])
     for key, here in tensors_of(pruner).items():
         _check_tensors(key, state[key], here)
+    _check_parts(pruner, state["masks"], events)
+
+
+def _check_parts(pruner: Pruner, masks: Mapping[str, Tensor], events: Sequence[Event]) -> None:
+    """Refuse the parts of another rank, on every rank: the masks of all ranks must add up to what was kept."""
+    if not any(pruner.pieces):
+        return
+    parts = [layer.part_of(masks[layer.name]) for layer in pruner.layers]
+    fitting = all(part.shape == layer.mask.shape for part, layer in zip(parts, pruner.layers, strict=True))
+    if not on_any_rank(not fitting, pruner.pieces):
+        kept = count_marks(parts, pruner.layers)
+        if not events or kept == [events[-1].kept[layer.name] for layer in pruner.layers]:
+            return
+    raise ValueError(
+        "the masks of the state do not belong to the parts of the weights that the ranks hold here. Was it saved by "
+        "one rank alone, with torch.save()? Save and load sharded weights with torch.distributed.checkpoint, which "
+        "also works for other numbers of ranks"
+    )
 
 
 def _read_settings(text: str) -> Any:

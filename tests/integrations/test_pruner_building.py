@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 from typing import Any
 
@@ -80,3 +81,12 @@ def test_files_in_checkpoint_folders(tmp_path: Any) -> None:
     torch.save(nn.Linear(1, 1), trial / "flipout.pt")  # nothing is unpickled
     with pytest.raises(ValueError, match="cannot be read"):
         read_state(trial / "flipout.pt")
+
+
+def test_a_callback_is_imported_when_it_is_asked_for() -> None:
+    pytest.importorskip("lightning")
+    code = "import sys, flipout; print('lightning' in sys.modules, flipout.integrations.lightning.Prune.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "LightningPrune"]
+    with pytest.raises(AttributeError, match="there are lightning, transformers"):
+        _ = flipout.integrations.keras

@@ -24,6 +24,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 import flipout
+from flipout.integrations.pruner_building import PrunerRecipe
+from flipout.integrations.pruning_session import PruningSession
 from flipout.shards.layout import positions_of
 from tests.shards.sharded_training import LAYOUTS, compare, fsdp, gathered, hsdp, network, optimizer_of, prune, train
 
@@ -198,6 +200,54 @@ def weights_are_gathered_when_asked() -> None:
     assert pruner.finished
 
 
+def states() -> None:
+    """Each rank loads its own state, or a whole one. That of one rank is refused on all, and changes nothing."""
+    pruner = prune(fsdp(), "flipout")
+    train(pruner, 25)
+    state = pruner.state_dict()
+    again = prune(pruner_model := fsdp(), "flipout").load_state_dict(state)
+    assert (again.step, again.events, again.nonzero) == (25, pruner.events, pruner.nonzero)
+    assert all(torch.equal(a.mask, b.mask) for a, b in zip(again.layers, pruner.layers, strict=True))
+    whole_state: Any = {
+        part: {name: gathered(tensor) for name, tensor in state[part].items()} if part == "masks" else state[part]
+        for part in state
+    }
+    again.load_state_dict(whole_state)  # an ordinary tensor is cut
+    assert all(torch.equal(a.mask, b.mask) for a, b in zip(again.layers, pruner.layers, strict=True))
+    foreign = [{name: mask.to_local() for name, mask in state["masks"].items()}]
+    torch.distributed.broadcast_object_list(foreign)
+    wrong: dict[str, Any] = {}
+    for layer in pruner.layers:
+        assert layer.part is not None
+        wrong[layer.name] = layer.part.wrap(foreign[0][layer.name])
+    refused("do not belong to the parts", lambda: again.load_state_dict({**state, "masks": wrong}))
+    assert all(torch.equal(a.mask, b.mask) for a, b in zip(again.layers, pruner.layers, strict=True))
+    again.remove()
+    session = PruningSession(PrunerRecipe("magnitude", 10, {"sparsity": 0.5}))
+    start = partial(session.start, pruner_model, optimizer_of(pruner_model), lambda: 10, 0)
+    refused("the Prune callback does not work with sharded weights", start)
+
+
+def zeros_are_kept() -> None:
+    """A pruned network is sharded and fine-tuned. A tensor of zeros alone is not pruned, on whatever rank it is."""
+
+    def pruned(shard: bool) -> flipout.Pruner:
+        model = network()
+        with torch.no_grad():
+            model.get_parameter("0.weight")[::3] = 0
+            model.get_parameter("2.weight").zero_()
+        if shard:
+            fully_shard(model)
+        return flipout.KeepZeros(model, optimizer_of(model))
+
+    flipout.Pruner.check_ranks = False
+    train(expected := pruned(shard=False))
+    flipout.Pruner.check_ranks = True
+    train(pruner := pruned(shard=True))
+    compare(pruner, expected, bits=True)
+    assert pruner.nonzero == 197 - 4 * 12
+
+
 def accumulation_and_clipping() -> None:
     def go(model: nn.Module) -> flipout.Pruner:
         pruner = prune(model, "flipout-paper", noise=None)
@@ -294,6 +344,8 @@ ON_TWO: Scenarios = {
     "not finite": not_finite,
     "zeros": zeros_and_copies,
     "gathered": weights_are_gathered_when_asked,
+    "states": states,
+    "keep zeros": zeros_are_kept,
     "accumulation": accumulation_and_clipping,
     "loaded": loaded_weights_are_no_flips,
     "other seeds": other_seeds,

@@ -61,6 +61,13 @@ class PruningSession:
         state = self._state if self._model is None or self._model() is model else {}
         steps = self._steps(state, length, done)
         self.pruner = self.recipe.build(model, optimizer, steps, **further)
+        if any(self.pruner.pieces):
+            self.pruner.remove()
+            raise ValueError(
+                "the Prune callback does not work with sharded weights (FSDP2, tensor parallel), because a trainer "
+                "saves its state on one rank alone: use DistributedDataParallel, or a loop of your own and "
+                "torch.distributed.checkpoint"
+            )
         self._attached, self._model = True, weakref.ref(model)
         self._total = state.get("total", done + self.pruner.schedule.steps)
         self.released = bool(state.get("released", False))
