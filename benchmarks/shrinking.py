@@ -29,11 +29,13 @@ import flipout
 from flipout.lab import build
 from flipout.lab.errors import LabError
 from flipout.lab.files import write_json
+from flipout.lab.reports.matplotlib_figures import Drawing
 from flipout.shrinking import decision
 
 from .export import cifar10
 
 OUT = Path(__file__).with_name("train.json")
+PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "shrinking.png"
 NETWORKS = ("vgg19", "resnet18")
 SPARSITIES = (0.99, 0.999)
 BATCH, EPOCHS, IMAGES = 128, 30, 50_000
@@ -103,6 +105,12 @@ class Training:
             whole += usual * self.prunings + max(0.0, sum(self.pruning_seconds) - usual * len(self.pruning_seconds))
         return whole
 
+    @property
+    def epoch_seconds(self) -> list[float]:
+        """The seconds of an epoch at each step, if all its steps took as long as those between the same shrinks."""
+        per_epoch = REAL_STEPS / EPOCHS
+        return [per_epoch * statistics.median_low(stage) for stage in self._stages() for _ in stage]
+
     def _stages(self) -> list[list[float]]:
         """The seconds of the steps between shrinks."""
         ends = [0, *(shrink.step for shrink in self.pruner.shrinks), self.steps]
@@ -148,6 +156,7 @@ def main() -> None:
     arguments.add_argument("--batch", type=int, default=BATCH, help="images of a batch")
     arguments.add_argument("--networks", nargs="+", default=NETWORKS, help="networks to train")
     arguments.add_argument("--out", type=Path, default=OUT, help="file to write the figures to")
+    arguments.add_argument("--picture", type=Path, default=PICTURE, help="file to draw the seconds per epoch into")
     given = arguments.parse_args()
     warnings.simplefilter("ignore")
     # A shrink must be worth its cost in the long training, not in the few steps that are taken here.
@@ -167,12 +176,30 @@ def main() -> None:
             table.add_row(
                 network, name, *(f"{s:.2f} s" for s in (*ends, pruning)), shrinks, whole, f"{dense / way.whole:.2f}"
             )
+        if given.picture is not None and network == given.networks[0]:
+            draw(given.picture, network, ways)
         for figure, key, shown in FIGURES:
             for sparsity in SPARSITIES:
                 way = ways[key.format(sparsity)]
                 results.setdefault(figure, {})[f"{network}-{sparsity}"] = round(shown(dense, way), 3)
     write_json(given.out, results)
     console.print(table)
+
+
+def draw(path: Path, network: str, ways: dict[str, Training]) -> None:
+    """Draw the seconds per epoch over a training: dense, and pruned to the highest sparsity."""
+    labels = {
+        "dense": ("dense", "#333333"),
+        f"for good {SPARSITIES[-1]}": (f"FlipOut to {SPARSITIES[-1]:.1%}, shrinking", "#0072b2"),
+        f"default {SPARSITIES[-1]}": ("the same with second chances, the default", "#e69f00"),
+    }
+    with Drawing(path, f"{network}, CIFAR-10, batches of {BATCH}: seconds per epoch") as axes:
+        for key, (label, colour) in labels.items():
+            way = ways[key]
+            x = [100 * number / way.steps for number in range(way.steps + 1)]
+            axes.step(x, [*way.epoch_seconds, way.epoch_seconds[-1]], where="post", color=colour, label=label)
+        axes.set(xlabel="share of training (%)", ylabel="seconds per epoch", xlim=(0, 100))
+        axes.set_ylim(bottom=0)
 
 
 def _end(dense: float, way: Training) -> float:

@@ -18,7 +18,13 @@ from rich.console import Console
 from flipout.lab import make_settings
 from flipout.lab.errors import LabError
 from flipout.lab.reports import Record, Records, collect, write_report
-from flipout.lab.reports.chart_data import accuracy_curves, flip_histogram, learning_curves, pruning_history
+from flipout.lab.reports.chart_data import (
+    accuracy_curves,
+    flip_histogram,
+    learning_curves,
+    pruning_history,
+    seconds_curves,
+)
 from flipout.lab.reports.file_names import UniqueNames
 from flipout.lab.reports.labels import by_network
 from flipout.lab.reports.records import read_records
@@ -37,7 +43,7 @@ def report(records: Records, swept: Path) -> Path:
 def test_everything_is_written(report: Path) -> None:
     folder = report.parent
     names = {path.name for path in (folder / "figures").iterdir()}
-    for figure in ("results", "ablation", "learning", "layers", "flips", "pruning-history"):
+    for figure in ("results", "ablation", "learning", "seconds", "layers", "flips", "pruning-history"):
         for suffix in ("png", "pdf"):
             assert f"mlp-on-digits-0-25-of-its-channels-3-epochs-learning-rate-0-1-{figure}.{suffix}" in names
     for suffix in ("md", "csv", "tex"):
@@ -104,6 +110,15 @@ def test_curves_have_the_points_of_the_data(records: Records) -> None:
     mine = next(c for c in learning_curves(records.in_part("results"), 0.9375) if c.label == "FlipOut (paper)")
     assert len(mine.prunings) == 4
     assert all(0 < epoch <= 3 for epoch in mine.prunings)
+
+
+def test_seconds_of_epochs_are_shown_beside_those_of_the_dense_network(records: Records) -> None:
+    runs = records.in_part("results")
+    curves = seconds_curves(runs, 0.9375)
+    assert {"FlipOut (paper)", "Dense"} <= {curve.label for curve in curves}
+    run = next(run for run in runs if run.settings.method == "dense" and run.metrics)
+    assert sum(line["epoch_seconds"] for line in run.metrics) == pytest.approx(run.metrics[-1]["seconds"], abs=0.01)
+    assert all(len(curve.y) == 3 and min(curve.y) >= 0 for curve in curves)
 
 
 def test_flips_count_every_weight(records: Records) -> None:

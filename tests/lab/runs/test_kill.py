@@ -16,18 +16,20 @@ from tests.attacks import seeds
 pytestmark = [pytest.mark.slow, pytest.mark.attack]
 
 METHODS = ["flipout", "magnitude", "snip", "deep-r", "lottery", "hoyer-square"]
+SHRINKING = "magnitude --width 4"  # large enough to be shrunk while it trains
 KILLS = 4
 (SEED,) = seeds(1)
 
 
 def command(method: str, out: Path) -> list[str]:
-    options = f"--method {method} --epochs 15 --sparsity 0.9 --batch-size 16 --learning-rate 0.03 --threads 1"
+    sparsity = 0.99 if method == SHRINKING else 0.9
+    options = f"--method {method} --epochs 15 --sparsity {sparsity} --batch-size 16 --learning-rate 0.03 --threads 1"
     return [sys.executable, "-m", "flipout.cli", "train", *options.split(), "--out", str(out)]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, SHRINKING])
 def test_killed_at_random_moments(method: str, tmp_path: Path) -> None:
-    """Four kills for each of six methods."""
+    """Four kills for each of six methods, and of a run that shrinks its network."""
     subprocess.run([*command(method, tmp_path / "whole"), "--quiet"], check=True)
     chance, kills = random.Random(f"{SEED} {method}"), 0
     while kills < KILLS:
@@ -54,3 +56,4 @@ def test_killed_at_random_moments(method: str, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == list(range(1, one["epochs"] + 1))
     assert kills == KILLS
+    assert bool(one["shrinks"]) == (method == SHRINKING)

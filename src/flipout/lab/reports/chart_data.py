@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flipout import METHODS
@@ -93,15 +93,28 @@ def scan_curves(runs: Sequence[Record], option: str) -> list[Curve]:
 
 def learning_curves(runs: Sequence[Record], sparsity: float) -> list[Curve]:
     """Accuracy against epochs at one sparsity: the mean over seeds, with the epochs at which the network was pruned."""
+    return _epoch_curves(runs, sparsity, lambda run, epoch: 100 * _accuracy(run, epoch))
+
+
+def seconds_curves(runs: Sequence[Record], sparsity: float) -> list[Curve]:
+    """The seconds of each epoch at one sparsity and of the dense network: they fall as the network is shrunk."""
+    timed = [run for run in runs if run.metrics and all("epoch_seconds" in line for line in run.metrics)]
+    return _epoch_curves(timed, sparsity, lambda run, epoch: float(run.metrics[epoch]["epoch_seconds"]), dense=True)
+
+
+def _epoch_curves(
+    runs: Sequence[Record], sparsity: float, value: Callable[[Record, int], float], *, dense: bool = False
+) -> list[Curve]:
     style, labels = styles(runs), label_runs(runs)
     grouped: dict[str, list[Record]] = {}
     for run in runs:
-        if run.metrics and run.result is not None and run.settings.sparsity == sparsity:
+        shown = run.settings.sparsity == sparsity or (dense and run.settings.method == "dense")
+        if run.metrics and run.result is not None and shown:
             grouped.setdefault(labels[run.name], []).append(run)
     curves = []
     for label, group in ((label, one_per_seed(records)) for label, records in grouped.items()):
         epochs = min(len(run.metrics) for run in group)
-        values = [[100 * _accuracy(run, epoch) for run in group] for epoch in range(epochs)]
+        values = [[value(run, epoch) for run in group] for epoch in range(epochs)]
         curves.append(
             Curve(
                 label,

@@ -71,6 +71,15 @@ def draw_scan(path: Path, title: str, curves: Sequence[Curve], option: str) -> N
         axes.set(xlabel=option, ylabel="accuracy (%)")
 
 
+def draw_seconds(path: Path, title: str, curves: Sequence[Curve]) -> None:
+    """The seconds of each epoch."""
+    with Drawing(path, title) as axes:
+        for curve in curves:
+            _draw(axes, curve)
+        axes.set(xlabel="epoch", ylabel="seconds of the epoch")
+        axes.set_ylim(bottom=0)
+
+
 def draw_learning(path: Path, title: str, curves: Sequence[Curve]) -> None:
     """Learning curves. Ticks at the bottom mark the prunings of each method."""
     with Drawing(path, title) as axes:

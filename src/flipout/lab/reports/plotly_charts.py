@@ -97,6 +97,19 @@ def learning_chart(by_sparsity: dict[float, list[Curve]]) -> go.Figure:
     return _add_menu(figure, [(percent(s), [each == s for each in sparsity_of_trace]) for s in by_sparsity])
 
 
+def seconds_chart(by_sparsity: dict[float, list[Curve]]) -> go.Figure:
+    """The seconds of each epoch, one sparsity at a time."""
+    traces, sparsity_of_trace = [], []
+    for sparsity, curves in by_sparsity.items():
+        for curve in curves:
+            hover = "epoch %{x}: %{y:.1f} s %{customdata[0]}<extra>%{fullData.name}</extra>"
+            traces.append(_trace(curve, curve.label, hovertemplate=hover))
+            sparsity_of_trace.append(sparsity)
+    figure = _figure(traces, "epoch", "seconds of the epoch")
+    figure.update_yaxes(rangemode="tozero")
+    return _add_menu(figure, [(percent(s), [each == s for each in sparsity_of_trace]) for s in by_sparsity])
+
+
 def layers_chart(by_sparsity: dict[float, LayerShares]) -> go.Figure:
     """The share of weights that each layer keeps: a heat map on a logarithmic scale."""
     traces = []

@@ -17,6 +17,7 @@ from .chart_data import (
     learning_curves,
     pruning_history,
     scan_curves,
+    seconds_curves,
 )
 from .file_names import UniqueNames
 from .html_page import Section, chart, folded, links_table, note, render_page
@@ -172,6 +173,15 @@ def _add_training_details(files: ReportFiles, section: Section, runs: Sequence[R
         plotly_charts.learning_chart(learning),
         lambda path: matplotlib_figures.draw_learning(path, title, learning[last]),
     )
+    seconds = {sparsity: seconds_curves(runs, sparsity) for sparsity in learning}
+    if all(seconds.values()):
+        add(
+            "Seconds per epoch",
+            "seconds",
+            plotly_charts.seconds_chart(seconds),
+            lambda path: matplotlib_figures.draw_seconds(path, title, seconds[last]),
+            "Mean over seeds. They fall where the network is shrunk as it is pruned; --no-shrink switches that off.",
+        )
     shares = {sparsity: layer_shares(runs, sparsity) for sparsity in learning}
     add(
         "Weights kept in each layer",
