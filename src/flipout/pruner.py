@@ -213,7 +213,10 @@ class Pruner(Shrinking):
         return coverage_of(self.model, self.layers)
 
     def plan(self) -> Plan:
-        """Every pruning: the step, the sparsity and the weights kept."""
+        """Every pruning: the step, the sparsity and the weights kept.
+
+        With `granularity="channel"` these are the most weights that are kept: see `events` for the exact numbers.
+        """
         return Plan(self._plan)
 
     def summary(self, example_input: Tensor | tuple[Tensor, ...] | None = None) -> Summary:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from flipout.selection import NotFiniteError
+from flipout.selection import NotFiniteError, unit_ranking
 from flipout.selection.reachable_counts import least_reachable
 from flipout.selection.unit_ranking import choose_units, lowest_units, planned_counts
 
@@ -55,13 +55,16 @@ def one_by_one(scores: list[Tensor], masks: list[Tensor], sizes: list[int], due:
     return chosen
 
 
+@pytest.mark.parametrize("few", [0, 1000])
 @settings(deadline=None)
-@given(units(), st.data())
-def test_the_lowest_units_that_add_up(case: Case, data: st.DataObject) -> None:
+@given(case=units(), data=st.data())
+def test_the_lowest_units_that_add_up(few: int, case: Case, data: st.DataObject) -> None:
     scores, masks, sizes = case
     total = sum(int(mask.sum()) * size for mask, size in zip(masks, sizes, strict=True))
     due = data.draw(st.integers(0, total))
-    chosen = lowest_units(lambda i: scores[i], masks, sizes, due, dtype=torch.float64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(unit_ranking, "FEW", few)  # by histograms, or by sorting
+        chosen = lowest_units(lambda i: scores[i], masks, sizes, due, dtype=torch.float64)
     expected = one_by_one(scores, masks, sizes, due)
     assert all(torch.equal(a, b) for a, b in zip(chosen, expected, strict=True))
 
@@ -104,7 +107,9 @@ def test_planned_counts_fall_in_whole_units_and_never_exceed_what_is_asked(
     assert counts[-1] == max(n for n in every if n <= asked[-1])
 
 
-def test_a_score_that_is_not_finite_is_named() -> None:
+@pytest.mark.parametrize("few", [0, 1000])
+def test_a_score_that_is_not_finite_is_named(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unit_ranking, "FEW", few)
     scores = [torch.tensor([1.0, 2.0]), torch.tensor([1.0, torch.nan]), torch.tensor([3.0])]
     masks = [torch.ones_like(score, dtype=torch.bool) for score in scores]
     with pytest.raises(NotFiniteError) as error:

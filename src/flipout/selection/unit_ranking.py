@@ -21,6 +21,9 @@ from .host_numbers import counts
 from .ranking import NotFiniteError, Run, smallest, smallest_of_each
 from .reachable_counts import least_reachable, reachable
 
+FEW = 1 << 16
+"""So many units are sorted on the CPU, which is faster than histograms for them."""
+
 
 def choose_units(
     scores: Scores,
@@ -70,6 +73,8 @@ def lowest_units(
     if len(set(sizes)) == 1:
         return smallest(scores, candidates, -(-due // sizes[0]), dtype=dtype, run=run)
     due = least_reachable(_by_size(sizes, numbers), due)
+    if sum(numbers) <= FEW and all(candidate.device.type == "cpu" for candidate in candidates):
+        return _lowest_of_few(scores, candidates, sizes, due, dtype)
     marks = [torch.zeros_like(candidate) for candidate in candidates]
     left = list(range(len(sizes)))  # tensors of sizes that can still be taken
     while due:
@@ -79,6 +84,41 @@ def lowest_units(
         due = search.due
         left = [i for i in left if sizes[i] != search.refused]
     return marks
+
+
+def _lowest_of_few(
+    scores: Scores, candidates: Sequence[Tensor], sizes: Sequence[int], due: int, dtype: torch.dtype
+) -> list[Tensor]:
+    """The same for few units: they are sorted."""
+    for i, candidate in enumerate(candidates):
+        if dtype.is_floating_point and not torch.isfinite(scores(i).to(dtype))[candidate].all():
+            raise NotFiniteError(i)
+    numbers = counts(candidates)
+    keys = torch.cat([ordered(scores(i), dtype)[candidate] for i, candidate in enumerate(candidates)])
+    order = keys.argsort(stable=True)
+    own = torch.tensor(sizes).repeat_interleave(torch.tensor(numbers))[order]
+    taken, left = torch.zeros(len(own), dtype=torch.bool), torch.arange(len(own))
+    while due:
+        ranked = own[left]
+        through = {size: (ranked == size).cumsum(0) for size in set(ranked.tolist())}
+        available, nothing = {size: int(sums[-1]) for size, sums in through.items()}, dict.fromkeys(through, 0)
+        number = _longest(
+            len(left),
+            lambda first: _completes(available, _added(nothing, through, first), due),  # noqa: B023
+        )
+        taken[left[:number]] = True
+        due -= int(ranked[:number].sum())
+        left = left[number:][own[left[number:]] != ranked[number]] if due else left
+    chosen = torch.empty_like(taken)
+    chosen[order] = taken
+    parts = chosen.split(numbers)  # type: ignore[no-untyped-call]
+    return [torch.zeros_like(mask).masked_scatter_(mask, part) for mask, part in zip(candidates, parts, strict=True)]
+
+
+def _completes(available: dict[int, int], taken: dict[int, int], due: int) -> bool:
+    """Whether the units that are not taken can make up what is missing, exactly."""
+    missing = due - sum(size * number for size, number in taken.items())
+    return missing >= 0 and reachable({size: number - taken[size] for size, number in available.items()}, missing)
 
 
 class _Stretch:
@@ -134,10 +174,7 @@ class _Stretch:
                     raise NotFiniteError(i)
 
     def _fits(self, taken: dict[int, int]) -> bool:
-        """Whether the units that are not taken can make up what is missing, exactly."""
-        missing = self.due - sum(size * number for size, number in taken.items())
-        others = {size: number - taken[size] for size, number in self.available.items()}
-        return missing >= 0 and reachable(others, missing)
+        return _completes(self.available, taken, self.due)
 
     def _take_ties(self, threshold: Tensor, taken: dict[int, int]) -> list[Tensor]:
         """Mark everything below the threshold, and as many as fit of the units that are equal to it, in their order."""

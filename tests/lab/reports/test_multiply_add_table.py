@@ -47,10 +47,11 @@ def test_runs_of_one_granularity_need_no_such_table() -> None:
 @given(st.dictionaries(st.floats(0.01, 1), st.floats(0, 100), min_size=1, max_size=4), st.floats(0.01, 1))
 def test_no_accuracy_is_made_up_outside_of_the_points(curve: dict[float, float], share: float) -> None:
     found = accuracy_at(curve, share)
-    if share < min(curve) or share > max(curve):
+    if share < min(curve) / 1.03 or share > max(curve) * 1.03:
         assert found is None
+    elif found is None:
+        assert share < min(curve) or share > max(curve)
     else:
-        assert found is not None
         assert min(curve.values()) <= found + 1e-9
         assert found - 1e-9 <= max(curve.values())
 

@@ -13,6 +13,9 @@ from .report_tables import ReportTable, TableEntry
 LEVELS = tuple(2.0**-i for i in range(1, 11))
 """The shares of the dense network's multiply-adds that are compared: a half, a quarter, an eighth, ..."""
 
+CLOSE = 1.02
+"""Points within this factor count as equal."""
+
 NOTE = (
     "Accuracies in percent at a share of the dense network's multiply-adds. Multiply-adds with a zero weight do not "
     "count, wherever the zero is. Interpolated on log multiply-adds between the sparsities of a method; empty outside "
@@ -24,7 +27,7 @@ def multiply_add_table(title: str, runs: Sequence[Record]) -> ReportTable | None
     """Methods by their share of multiply-adds; None unless the runs differ in granularity."""
     if len({run.settings.option("granularity") for run in runs if run.settings.method != "dense"}) < 2:
         return None
-    curves = {label: curve for label, curve in _curves(runs).items() if len(curve) > 1}
+    curves = _curves(runs)
     columns = [level for level in LEVELS if any(accuracy_at(curve, level) is not None for curve in curves.values())]
     if not columns:
         return None
@@ -36,13 +39,17 @@ def multiply_add_table(title: str, runs: Sequence[Record]) -> ReportTable | None
 
 
 def accuracy_at(curve: Mapping[float, float], share: float) -> float | None:
-    """The accuracy at a share of the multiply-adds, linear in its logarithm between two points; None outside."""
+    """The accuracy at a share of the multiply-adds, linear in its logarithm between two points; None outside.
+
+    A point that is as good as there counts itself: whole units rarely leave exactly a half.
+    """
+    nearest = min(curve, key=lambda point: abs(math.log(point / share)))
+    if abs(math.log(nearest / share)) <= math.log(CLOSE):
+        return curve[nearest]
     below = max((point for point in curve if point <= share), default=None)
     above = min((point for point in curve if point >= share), default=None)
     if below is None or above is None:
         return None
-    if below == above:
-        return curve[below]
     place = math.log(share / below) / math.log(above / below)
     return curve[below] + place * (curve[above] - curve[below])
 
