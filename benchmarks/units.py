@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 import flipout
-from flipout.export.activation_memory import _MemoryCounter
+from flipout.export.activation_memory import MemoryCounter
 from flipout.lab import build
 
 from .timing import Times, interleaved
@@ -41,7 +41,7 @@ class Choice:
     @torch.no_grad()
     def peak_bytes_per_weight(self) -> float:
         """The most memory that tensors take at one time during the choice, without what was there before."""
-        counter = _MemoryCounter({tensor.untyped_storage()._cdata for tensor in self._own()})
+        counter = MemoryCounter({tensor.untyped_storage()._cdata for tensor in self._own()})
         with counter:
             self.pruner.select(self.keep)
         return counter.peak / self.pruner.prunable

@@ -54,7 +54,7 @@ class PruningEvent:
         raise NotImplementedError
 
     @classmethod
-    def regrown_one_by_one(cls) -> bool:
+    def chooses_single_weights(cls) -> bool:
         """Whether a method has its own way to choose single weights, so that it cannot prune larger units."""
         return cls.select is not PruningEvent.select
 

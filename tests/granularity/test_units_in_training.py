@@ -229,10 +229,15 @@ def test_what_units_cannot_do_is_refused_with_the_fix() -> None:
 
 
 def test_nan_scores_stop_with_the_name_of_the_layer() -> None:
-    for granularity, sparsity in (("kernel", 0.8), ((2, 3), 0.8), ("2:4", 0.5)):
+    cases: list[tuple[Any, float, Any]] = [
+        *(("kernel", 0.8, "global"), ((2, 3), 0.8, "global"), ((2, 3), 0.8, "layer"), ("2:4", 0.5, "global")),
+    ]
+    for granularity, sparsity, scope in cases:
         model = network()
         optimizer = sgd(model)
-        pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=sparsity, steps=20, granularity=granularity)
+        pruner = flipout.GlobalMagnitude(
+            model, optimizer, sparsity=sparsity, steps=20, granularity=granularity, scope=scope
+        )
         with torch.no_grad():
             model.get_parameter("2.weight")[0, 0] = torch.nan
         with pytest.raises(FloatingPointError, match=r"weight has NaN or infinite scores"):

@@ -27,6 +27,7 @@ import flipout
 from flipout.integrations.pruner_building import PrunerRecipe
 from flipout.integrations.pruning_session import PruningSession
 from flipout.shards.layout import positions_of
+from flipout.shards.parts import Part
 from tests.shards.sharded_training import LAYOUTS, compare, fsdp, gathered, hsdp, network, optimizer_of, prune, train
 
 
@@ -248,6 +249,24 @@ def zeros_are_kept() -> None:
     assert pruner.nonzero == 197 - 4 * 12
 
 
+def a_step_exchanges_nothing() -> None:
+    """Between prunings the ranks exchange nothing for FlipOut under FSDP2: they hold whole output channels."""
+    exchanges: list[int] = []
+    pruner = prune(fsdp(), "flipout")
+    reduced = Part._reduced
+
+    def counted(part: Part, *arguments: Any) -> Tensor:
+        exchanges.append(pruner.step)
+        return reduced(part, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Part, "_reduced", counted)
+        train(pruner)
+    busy = {0, *(event.step for event in pruner.events)}  # the first step compares the weights of all ranks with zeros
+    assert set(exchanges) <= busy
+    assert set(range(1, 41)) - busy, "a pruning in every step"
+
+
 def accumulation_and_clipping() -> None:
     def go(model: nn.Module) -> flipout.Pruner:
         pruner = prune(model, "flipout-paper", noise=None)
@@ -345,6 +364,7 @@ ON_TWO: Scenarios = {
     "zeros": zeros_and_copies,
     "gathered": weights_are_gathered_when_asked,
     "states": states,
+    "silence": a_step_exchanges_nothing,
     "keep zeros": zeros_are_kept,
     "accumulation": accumulation_and_clipping,
     "loaded": loaded_weights_are_no_flips,

@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class _MemoryCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class MemoryCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Adds up the memory of all tensors that are created while it is active and still exist."""
 
     def __init__(self, ignored: set[int]) -> None:
@@ -49,7 +49,7 @@ def peak_activation_bytes(network: nn.Module, inputs: tuple[Tensor, ...]) -> int
     """
     weights = {tensor.untyped_storage()._cdata for tensor in (*network.parameters(), *network.buffers())}
     copies = tuple(tensor.clone() for tensor in inputs)
-    counter = _MemoryCounter(weights)
+    counter = MemoryCounter(weights)
     with counter:
         for tensor in copies:
             counter.watch(tensor.untyped_storage())

@@ -92,25 +92,32 @@ class BlockChoice(UnitChoice):
         alive = self._cut(grids)
         try:
             candidates = self._candidates(event, scores, alive, keep) if event.reviving else alive
-            dead = event.find_dead(self._expand(candidates, grids))
-            ranked = _dead_first(scores, self._dead_units(dead, self._expand(candidates, grids))) if dead else scores
+            ranked = self._ranked(event, scores, self._expand(candidates, grids)) if event.dead_weights else scores
             pruned = self._choose(ranked, candidates, keep, scores.options)
         except NotFiniteError as error:
             raise event.not_finite(event.layers[self.regions[error.tensor][0]], "scores") from None
         left = [mask & ~mark for mask, mark in zip(candidates, pruned, strict=True)]
         return as_selection(masks, self._expand(left, grids), reviving=event.reviving)
 
+    def _ranked(self, event: PruningEvent, scores: Scores, masks: Sequence[Tensor]) -> Scores:
+        """The scores, with the lowest of all for units on no live path."""
+        dead = event.find_dead(masks)
+        return _dead_first(scores, self._dead_units(dead, masks)) if dead else scores
+
     def _choose(self, scores: Scores, alive: list[Tensor], keep: int, options: dict[str, Any]) -> list[Tensor]:
         marks = list(alive)
         for pool, quota in zip(self.pools, self.quotas.get(keep) or self._asked(keep), strict=True):
-            chosen = choose_units(
-                lambda n: scores(pool[n]),  # noqa: B023
-                [alive[i] for i in pool],
-                [self.sizes[i] for i in pool],
-                quota,
-                floors=[self.floors[i] for i in pool],
-                **options,
-            )
+            try:
+                chosen = choose_units(
+                    lambda n: scores(pool[n]),  # noqa: B023
+                    [alive[i] for i in pool],
+                    [self.sizes[i] for i in pool],
+                    quota,
+                    floors=[self.floors[i] for i in pool],
+                    **options,
+                )
+            except NotFiniteError as error:
+                raise NotFiniteError(pool[error.tensor]) from None
             for i, mark in zip(pool, chosen, strict=True):
                 marks[i] = mark
         return marks

@@ -31,7 +31,7 @@ def units_for(granularity: Granularity, pruner: PruningEvent) -> UnitChoice | No
 def _refuse(granularity: Granularity, pruner: PruningEvent) -> None:
     """Refuse what cannot be combined with units."""
     asked, method = f"granularity={str(granularity)!r}", type(pruner)
-    if method.regrown_one_by_one():
+    if method.chooses_single_weights():
         raise ValueError(
             f"{method.__name__} does not take {asked}: it chooses single weights to prune and to grow. Use a method "
             "that prunes by a criterion, such as FlipOut or GlobalMagnitude"

@@ -72,7 +72,7 @@ class DeepR(Pruner):
         super().__init__(model, optimizer, criterion=criteria.random, schedule=schedule, **options)
 
     @classmethod
-    def regrown_one_by_one(cls) -> bool:
+    def chooses_single_weights(cls) -> bool:
         return True
 
     @property

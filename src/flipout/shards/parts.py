@@ -40,8 +40,7 @@ class Part:
         return self._mesh, self._sharding
 
     def elements(self) -> Tensor:
-        """The index of each element of this part in the whole weight, in the shape of
-        the part."""
+        """The index of each element of this part in the whole weight, in the shape of the part."""
         return self.positions.elements()
 
     @property
