@@ -40,7 +40,7 @@ def of_method(pruner: Pruner) -> str | None:
             "on. Or prune for good, with revival=None"
         )
     if not pruner.finished and pruner.units is not None and not pruner.units.survives_shrinking:
-        return "these units are pruned as a whole, and would be cut. Wait until pruner.finished"
+        return "blocks and patterns would be cut apart. Wait until pruner.finished"
     if not pruner.finished and not is_elementwise(pruner.criterion):
         return (
             "the scores of the criterion may depend on weights that are removed. If each score depends on its own "
@@ -78,7 +78,14 @@ def of_training(pruner: Pruner) -> str | None:
 def of_tensors(pruner: Pruner, names: Iterable[str]) -> str | None:
     """Why some tensors cannot be cut; None if they can."""
     tensors, layers = named_tensors(pruner.model), {layer.name: layer for layer in pruner.layers}
+    trained = {id(parameter) for group in pruner.optimizer.param_groups for parameter in group["params"]}
     for name in names:
+        if tensors[name].requires_grad and id(tensors[name]) not in trained:
+            return (
+                f"{name} is not in the optimizer of the pruner, and the state of another optimizer cannot be cut with "
+                "it. Put all parameters into one optimizer, freeze those that are not trained with "
+                "requires_grad_(False), or train without shrinking"
+            )
         if odd := unfit_states(tensors[name], pruner.optimizer):
             return (
                 f"{type(pruner.optimizer).__name__} keeps {odd[0]} of another shape than {name}, which cannot be cut "
