@@ -65,9 +65,10 @@ class WithEmptyLayer(nn.Module):
         return self.layers(x) + self.empty(x[:, :0]).sum()  # type: ignore[no-any-return]
 
 
-@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
-def test_a_layer_without_weights_does_not_prevent_shrinking() -> None:
-    parts = model, _, pruner = pruned(WithEmptyLayer(), floor=0)
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors", "ignore::flipout.warnings.ChannelWarning")
+@pytest.mark.parametrize(("granularity", "sparsity"), [("weight", 0.95), ("channel", 0.6)])
+def test_a_layer_without_weights_does_not_prevent_shrinking(granularity: str, sparsity: float) -> None:
+    parts = model, _, pruner = pruned(WithEmptyLayer(), floor=0, granularity=granularity, sparsity=sparsity)
     steps(parts, 0, STEPS)
     pruner.summary(EXAMPLE)
     pruner.shrink(EXAMPLE)
