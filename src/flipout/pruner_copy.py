@@ -11,7 +11,7 @@ from .runtime.runner import Runner
 if TYPE_CHECKING:
     from .pruner import Pruner
 
-ATTACHMENT = ("_hooks", "_gradient_masks", "_farewell")
+ATTACHMENT = ("_hooks", "_state_guard", "_gradient_masks", "_farewell")
 """Attributes that belong to the optimizer of the original; `Pruner._attach` sets them."""
 
 REFUSAL = (

@@ -109,3 +109,27 @@ def test_an_error_inside_leaves_the_network_shrunk() -> None:
     with pytest.raises(KeyError), pruner.expanded(), pruner.expanded():
         raise KeyError
     assert shapes(model) == small
+
+
+def test_the_optimizer_is_saved_and_loaded_inside_only() -> None:
+    parts = _, optimizer, pruner = shrunk_at(12)
+    saved = states(parts)
+    copied = copy.deepcopy(parts)
+    for each in (optimizer, copied[1]):
+        with pytest.raises(RuntimeError, match=r"what is saved now would not fit.*with pruner\.expanded"):
+            each.state_dict()
+        with pytest.raises(RuntimeError, match=r"Load the model, the optimizer and, last.*with pruner\.expanded"):
+            each.load_state_dict(saved[1])
+    with pruner.expanded():
+        optimizer.load_state_dict(optimizer.state_dict())
+    pruner.remove()
+    optimizer.load_state_dict(saved[1])
+
+
+def test_the_coverage_is_that_of_the_whole_network() -> None:
+    parts = pruned()
+    before = parts[2].coverage()
+    steps(parts, 0, STEPS)
+    parts[2].shrink(EXAMPLE)
+    assert parts[2].coverage() == before
+    assert parts[2].shrunk

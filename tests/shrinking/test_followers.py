@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import flipout
 
-from .perceptrons import EXAMPLE, numbers, pruned, steps
+from .perceptrons import EXAMPLE, STEPS, numbers, pruned, shapes, steps
 
 pytestmark = pytest.mark.filterwarnings("ignore::flipout.UnfinishedWarning", "ignore::flipout.DeadLayerWarning")
 
@@ -39,3 +41,40 @@ def test_old_values_of_an_average_do_not_come_back(saves: bool) -> None:
         assert largest < 1e-6
         ends.append(average(numbers(5)[0]).detach())
     torch.testing.assert_close(ends[0], ends[1], rtol=1e-4, atol=1e-4)
+
+
+def test_a_copy_follows_once() -> None:
+    parts = model, _, pruner = pruned()
+    other = copy.deepcopy(model)
+    pruner.follow(other)
+    pruner.follow(other)
+    for same in (model, torch.nn.Sequential(*other.children())):
+        with pytest.raises(ValueError, match=r"0\.weight of the copy is the same tensor"):
+            pruner.follow(same)
+    steps(parts, 0, STEPS)
+    pruner.shrink(EXAMPLE)
+    assert shapes(other) == shapes(model)
+    pruner.expand()
+    assert shapes(other) == shapes(model)
+
+
+def test_a_whole_copy_is_not_compared_with_a_shrunk_network() -> None:
+    """The mask of a layer of which one row is left would fit any number of rows."""
+    parts = model, _, pruner = pruned()
+    other = copy.deepcopy(model)
+    steps(parts, 0, STEPS)
+    pruner.shrink(EXAMPLE)
+    for act in (pruner.apply_to, pruner.check, pruner.lost_zeros):
+        with pytest.raises(ValueError, match=r"0\.weight has the shape \(32, 8\).*expanded\(\).*pruner\.follow"):
+            act(other)
+    with pruner.expanded():
+        pruner.apply_to(other)
+        pruner.check(other)
+    pruner.check(model)
+    pruner.apply_to(copy.deepcopy(model))
+
+
+def test_the_zeros_of_another_model_are_refused() -> None:
+    pruner = pruned()[2]
+    with pytest.raises(ValueError, match=r"0\.weight of this model has another shape"):
+        pruner.apply_to(torch.nn.Sequential(torch.nn.Linear(1, 32), *list(pruner.model)[1:]))  # type: ignore[call-overload]

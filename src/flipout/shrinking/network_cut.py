@@ -71,6 +71,9 @@ class NetworkCut:
         for number, parked in enumerate(self.parked):
             if not parked.dense:
                 layer, originals = self._layers[parked.name], self._originals[parked.name]
+                for each in self._companions(layer.name, layer.weight):
+                    if each.stays and each.key not in originals:  # what the optimizer has added since
+                        originals[each.key] = _zeros(each.tensor, parked.positions.shape)
                 for key, original in originals.items():
                     self._write_back(parked, key, original)
                 unpark(parked, self._optimizer)
@@ -97,7 +100,7 @@ class NetworkCut:
             for each in self._companions(name, tensors[name]):
                 original = self._originals[name].get(each.key)
                 if original is None:
-                    original = torch.zeros(where.shape, dtype=each.tensor.dtype, device=each.tensor.device)
+                    original = _zeros(each.tensor, where.shape)
                 put(original, each.tensor, where)
                 for parked in self.parked:
                     if parked.name == name:
@@ -139,6 +142,10 @@ def same_indices(one: Mapping[str, Indices], other: Mapping[str, Indices]) -> bo
         return False
     pairs = [pair for name in one for pair in zip(one[name], other[name], strict=True)]
     return all(a is b if a is None or b is None else torch.equal(a.cpu(), b.cpu()) for a, b in pairs)
+
+
+def _zeros(like: Tensor, shape: torch.Size) -> Tensor:
+    return torch.zeros(shape, dtype=like.dtype, device=like.device)
 
 
 def _settle(layer: Layer, where: Positions) -> None:

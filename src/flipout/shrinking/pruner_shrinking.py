@@ -16,6 +16,7 @@ from ..graph.tracing_errors import UnsupportedNetworkError
 from ..layers import Layer, named_tensors, unwrapped
 from ..positions import Positions
 from ..pruning_event import PruningEvent
+from ..runtime import attachments
 from ..runtime.example_call import few_examples
 from ..runtime.runner import Runner
 from ..warnings import NotShrunkWarning
@@ -27,11 +28,6 @@ from .trial import try_cut
 
 if TYPE_CHECKING:
     from ..pruner import Pruner
-
-SAVE_EXPANDED = (
-    "the network is shrunk, and what is saved now would not fit the original one. Save the model, the optimizer and "
-    "the pruner inside `with pruner.expanded():`; a run that loads them goes on with the shrunk network"
-)
 
 WITHOUT = "Train without shrinking"
 
@@ -50,7 +46,7 @@ class Shrinking(PruningEvent):
         self._example: tuple[Tensor, ...] | None = None
         self._channels: RemovableChannels | None = None
         self._batch = decision.USUAL_BATCH
-        self._looked: tuple[int, bool] = (0, False)
+        self._looked: tuple[int, bool] = (-1, False)  # after how many prunings, and whether a shrink is worth while
         self._impossible = False  # a shrink that seemed worth while has failed
         self._contract()
 
@@ -108,7 +104,8 @@ class Shrinking(PruningEvent):
             whole, left = self._remainder(self._channels).multiply_adds
             before = whole * (self.shrinks[-1].share if self._left else 1.0)
             saved = before - left
-        examples = (self.schedule.steps - self.events[-1].step) * self._batch
+        since = self.events[-1].step if self.events else 0
+        examples = (self.schedule.steps - since) * self._batch
         return decision.is_repaid(saved, before, self.prunable, examples)
 
     # Acting.
@@ -189,13 +186,22 @@ class Shrinking(PruningEvent):
     def follow(self, copy: nn.Module) -> None:
         """Shrink and expand a copy of the model together with it from now on, such as a moving average of its weights.
 
-        The copy must have the original shapes. Call it before the first shrink, or inside of `expanded()`.
+        The copy must have the original shapes. Call it before the first shrink, or inside of `expanded()`. A copy that
+        follows already is left as it is.
         """
-        here, there = ({n: t.shape for n, t in named_tensors(each).items()} for each in (self.model, copy))
-        if self.shrunk or any(there.get(name) != shape for name, shape in here.items()):
+        if any(each is copy for each in self._followers):
+            return
+        here, there = named_tensors(self.model), named_tensors(copy)
+        if self.shrunk or any(name not in there or there[name].shape != tensor.shape for name, tensor in here.items()):
             raise ValueError(
                 "only a copy of the whole model can follow it. Call follow() before the first shrink, or inside "
                 "`with pruner.expanded():`, with a copy that has every parameter and buffer of the model"
+            )
+        taken = {id(tensor) for each in (self.model, *self._followers) for tensor in named_tensors(each).values()}
+        if shared := [name for name in here if id(there[name]) in taken]:
+            raise ValueError(
+                f"{shared[0]} of the copy is the same tensor as that of the model, or of another copy that follows. "
+                "Pass a copy with tensors of its own, such as copy.deepcopy(model)"
             )
         self._followers.append(copy)
 
@@ -225,17 +231,22 @@ class Shrinking(PruningEvent):
     def _load_shrunk_state(self, text: str) -> None:
         """Shrink the network as it was when a state was saved. The weights and the optimizer's state are loaded."""
         state = read_shrunk_state(text)
-        self.shrinks[:], self._looked, self._batch = state.shrinks, (0, False), state.batch
+        self.shrinks[:], self._looked, self._batch = state.shrinks, (-1, False), state.batch
         self._example, self._channels = example_of_zeros(state.example, self.layers[0].weight.device), None
         if self._example is not None:
             self._channels = RemovableChannels(unwrapped(self.model), self._example)
-        self._cut_to(state.indices)
+        if attachments.contains(self._pruner):
+            self._cut_to(state.indices)
 
     # Inside.
 
     @property
     def _pruner(self) -> Pruner:
         return cast("Pruner", self)
+
+    def _refuse_copy(self, model: nn.Module) -> None:
+        if problem := refusals.of_copy(self._pruner, model):
+            raise ValueError(problem)
 
     def _refuse(self, problem: str | None) -> None:
         if problem is not None:
