@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -120,3 +121,15 @@ def test_a_pruner_that_was_removed_shrinks_nothing() -> None:
     assert not pruner.worth_shrinking
     assert shapes(model) == shapes(layers())
     assert len(optimizer.param_groups[0]["params"]) == len(list(model.parameters()))
+
+
+@pytest.mark.parametrize("options", [{"granularity": (2, 2)}, {"granularity": "channel", "scope": "layer"}])
+def test_units_that_would_be_cut_apart_wait_for_the_end(options: dict[str, Any]) -> None:
+    parts = pruned(floor=0, sparsity=0.8, **options)
+    steps(parts, 0, 12)
+    assert not parts[2].worth_shrinking
+    with pytest.raises(ValueError, match=r"blocks and patterns would be cut apart.*Wait until pruner\.finished"):
+        parts[2].shrink(EXAMPLE)
+    steps(parts, 12, STEPS)
+    parts[2].shrink(EXAMPLE)
+    assert parts[2].shrunk

@@ -43,7 +43,10 @@ def of_method(pruner: Pruner) -> str | None:
             "on. Or prune for good, with revival=None"
         )
     if not pruner.finished and pruner.units is not None and not pruner.units.survives_shrinking:
-        return "blocks and patterns would be cut apart. Wait until pruner.finished"
+        return (
+            "kernels, blocks and patterns would be cut apart, and channels with scope='layer' are counted in whole "
+            "layers. Wait until pruner.finished"
+        )
     if not pruner.finished and not is_elementwise(pruner.criterion):
         return (
             "the scores of the criterion may depend on weights that are removed. If each score depends on its own "
