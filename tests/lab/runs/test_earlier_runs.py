@@ -17,7 +17,7 @@ CONFIG = json.loads((Path(__file__).parent / "config-0.1.json").read_text())
 
 
 def chosen(**options: Any) -> Any:
-    return make_settings(epochs=4, sparsity=0.9, **options)
+    return make_settings(method="flipout-paper", epochs=4, sparsity=0.9, **options)
 
 
 def test_a_run_of_version_0_1_is_resumed_and_shown(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_a_run_of_version_0_1_is_resumed_and_shown(tmp_path: Path) -> None:
     assert (tmp_path / "whole/model.safetensors").read_bytes() == (tmp_path / "parts/model.safetensors").read_bytes()
     # A finished run keeps the config.json that it was finished with, or the one of version 0.1.
     (tmp_path / "parts" / "config.json").write_text(json.dumps(config))
-    assert train(chosen(), tmp_path / "parts")["method"] == "flipout"
+    assert train(chosen(), tmp_path / "parts")["method"] == "flipout-paper"
     assert len(list(run_tables(tmp_path / "parts"))) == 5
     assert not load_run(tmp_path / "parts").training
 

@@ -144,7 +144,7 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_other_settings_in_the_same_folder_are_an_error_that_shows_the_difference(tmp_path: Path) -> None:
     train(settings(), tmp_path)
-    with pytest.raises(LabError, match=r"other settings[\s\S]*seed: 0 there, 1 here\n  p: 2\.0 there, 1\.0 here"):
+    with pytest.raises(LabError, match=r"other settings[\s\S]*seed: 0 there, 1 here\n  p: 4\.0 there, 1\.0 here"):
         train(settings(seed=1, p=1), tmp_path)
 
 
@@ -281,7 +281,9 @@ def test_shared_weights_are_saved_once_and_restored(tmp_path: Path) -> None:
     assert model_bytes(one) == model_bytes(other)
 
 
-@pytest.mark.parametrize("options", [{"learning_rate": 1e9}, {"noise": 50, "relative_to": "weight"}])
+@pytest.mark.parametrize(
+    "options", [{"learning_rate": 1e9}, {"method": "flipout-paper", "noise": 50, "relative_to": "weight"}]
+)
 def test_divergence_is_reported(options: dict[str, Any], tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
