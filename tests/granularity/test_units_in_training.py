@@ -185,25 +185,7 @@ def test_with_floors_and_second_chances_an_event_keeps_less_by_less_than_a_unit(
             assert pruning.nonzero - 9 < event.nonzero <= pruning.nonzero
 
 
-def test_dead_units_go_first() -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.ReLU(), nn.Linear(8, 8, bias=False))
-    with torch.no_grad():
-        model.get_parameter("0.weight")[:4] *= 1e-6  # pruned first: then the inputs 0 to 3 of the second layer are dead
-    optimizer = sgd(model, lr=0.0)
-    pruner = flipout.GlobalMagnitude(
-        model, optimizer, sparsity=0.4375, steps=10, granularity=(1, 4), dead_first=True, schedule=_two_steps
-    )
-    for number in range(10):
-        optimizer.zero_grad()
-        model(torch.randn(4, 8, generator=torch.Generator().manual_seed(number))).sum().backward()
-        optimizer.step()
-    assert not pruner.masks["0.weight"][:4].any()
-    assert pruner.masks["2.weight"][:, 4:].all()
-    assert pruner.nonzero == 72
-
-
-def test_the_lowest_of_the_dead_units_go_first() -> None:
+def test_dead_units_go_first_and_the_lowest_of_them_before_others() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.ReLU(), nn.Linear(8, 8, bias=False))
     with torch.no_grad():
@@ -218,7 +200,9 @@ def test_the_lowest_of_the_dead_units_go_first() -> None:
         model(torch.randn(4, 8, generator=torch.Generator().manual_seed(number))).sum().backward()
         optimizer.step()
     assert not pruner.masks["0.weight"][:4].any()
+    assert pruner.masks["2.weight"][:, 4:].all()
     assert pruner.masks["2.weight"][:, 0].tolist() == [True] * 2 + [False] * 6
+    assert pruner.nonzero == 72
 
 
 def test_scores_decide_if_every_unit_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
