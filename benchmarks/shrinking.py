@@ -134,6 +134,7 @@ def train(
             say(f"step {number + 1} of {training.steps}")
             dense_seconds.append(dense.step(images, labels))
             training.ratios[number] = training.step(images, labels) / dense_seconds[-1]
+            say(f"{dense_seconds[-1]:.2f} s dense, {training.ratios[number]:.2f} times that here")
         else:
             training.step(images[:SMALL_BATCH], labels[:SMALL_BATCH])
         if training.shrink(images):

@@ -62,6 +62,7 @@ def test_example(name: str) -> None:
 
 
 PREAMBLE = """
+import flipout
 import torch
 from torch import nn
 x, y = torch.randn(64, 12), torch.randint(4, (64,))
@@ -69,7 +70,7 @@ loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch
 model = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 4))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 loss_fn = nn.functional.cross_entropy
-epochs = 3
+epochs, steps = 3, 12
 example_input = x[:1]
 """
 

@@ -42,6 +42,7 @@ from .warnings import (
     KeepZerosWarning,
     LostZerosWarning,
     NotCompiledWarning,
+    NotShrunkWarning,
     StaleMasksWarning,
     UnfinishedWarning,
 )
@@ -80,6 +81,7 @@ __all__ = [
     "MagnitudeUncertainty",
     "Method",
     "NotCompiledWarning",
+    "NotShrunkWarning",
     "OneShot",
     "PaperFlipOut",
     "Pruner",

@@ -35,7 +35,8 @@ from .schedules import Pruning, Schedule
 from .selection import read_floor
 from .shard_support import refuse_example_on_shards, refuse_old_sharding, refuse_on_shards
 from .shards.matching import zero_where_pruned
-from .shrinking.pruner_shrinking import SAVE_EXPANDED, Shrinking
+from .shrinking.pruner_shrinking import Shrinking
+from .shrinking.state_guard import SAVE_EXPANDED, StateGuard
 from .statistics import STATISTICS, Place, Statistic
 from .statistics.fan_in import fan_in_of
 from .statistics.requests import requested
@@ -167,6 +168,7 @@ class Pruner(Shrinking):
         """Register everything that belongs to the optimizer; a copy of the pruner does this too."""
         attachments.add(self)  # before the hooks, because it fails if another thread has just attached a pruner
         self._hooks = StepHooks(self.optimizer, self._before_step, self._after_step)
+        self._state_guard = StateGuard(self.optimizer, lambda: self.shrunk)
         self._gradient_masks = GradientMasks(self.layers)
         if self.dead_weights is not None:
             self.dead_weights.watch(self.model)
@@ -210,7 +212,8 @@ class Pruner(Shrinking):
 
     def coverage(self) -> Coverage:
         """How much of the model this pruner covers, and what it leaves out. Print it."""
-        return coverage_of(self.model, self.layers)
+        with self.expanded():
+            return coverage_of(self.model, self.layers)
 
     def plan(self) -> Plan:
         """Every pruning: the step, the sparsity and the weights kept.
@@ -256,6 +259,8 @@ class Pruner(Shrinking):
 
         Empty if the weights agree with the masks.
         """
+        if model is not None:
+            self._refuse_copy(model)
         return count_lost_zeros(self.masks, self.model if model is None else model)
 
     def check(self, model: nn.Module | None = None) -> None:
@@ -273,6 +278,10 @@ class Pruner(Shrinking):
             tensors |= {layer.name: layer.weight for layer in self.layers}
         if missing := [name for name in self.masks if name not in tensors]:
             raise ValueError(f"this model has no parameter {', '.join(missing)}; pass a copy of the pruned model")
+        self._refuse_copy(model)
+        for name, mask in self.masks.items():
+            if tensors[name].shape != mask.shape:
+                raise ValueError(f"{name} of this model has another shape; pass a copy of the pruned model")
         for name, mask in self.masks.items():
             zero_where_pruned(tensors[name], mask)
 
@@ -284,6 +293,7 @@ class Pruner(Shrinking):
         if attachments.discard(self):
             self.expand()
             self._hooks.remove()
+            self._state_guard.remove()
             self._gradient_masks.remove()
             if self.dead_weights is not None:
                 self.dead_weights.remove()

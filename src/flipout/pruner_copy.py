@@ -11,7 +11,7 @@ from .runtime.runner import Runner
 if TYPE_CHECKING:
     from .pruner import Pruner
 
-ATTACHMENT = ("_hooks", "_gradient_masks", "_farewell")
+ATTACHMENT = ("_hooks", "_state_guard", "_gradient_masks", "_farewell")
 """Attributes that belong to the optimizer of the original; `Pruner._attach` sets them."""
 
 REFUSAL = (
@@ -33,6 +33,7 @@ def copy_together(pruner: PrunerType, memo: dict[int, Any]) -> PrunerType:
     for name, value in vars(pruner).items():
         if name not in (*ATTACHMENT, "runner"):
             vars(new)[name] = copy.deepcopy(value, memo)
+    new._contract()  # `expanded()` of the original does not end for the copy
     new.runner = Runner(pruner.runner.compiled)  # it caches views of the original's tensors
     if attachments.contains(pruner):
         new._attach()

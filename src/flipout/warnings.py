@@ -27,6 +27,10 @@ class NotCompiledWarning(UserWarning):
     """`torch.compile` failed. The code runs in eager mode: the same results, more slowly."""
 
 
+class NotShrunkWarning(UserWarning):
+    """A shrink seemed worth while, but the network cannot be shrunk. The training continues without."""
+
+
 class LostZerosWarning(UserWarning):
     """Pruned weights of the model are not zero: something other than the optimizer's step has changed them."""
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from flipout.granularity.channel_counts import ChannelCounts, remove_evenly, remove_lowest
+from flipout.granularity.channel_outlook import fewest, remove_with_outlook
 
 Layers = tuple[list[Tensor], list[Tensor | None], list[int]]
 
@@ -93,3 +94,37 @@ def test_every_family_loses_the_same_share(case: tuple[int, Layers, list[int]], 
             lost = [(sizes[f] - kept[0][f]) / sizes[f] for f in (one, other)]
             limit = min((sizes[f] - 1) / sizes[f] for f in (one, other))
             assert abs(min(lost[0], limit) - min(lost[1], limit)) <= 1 / min(sizes[one], sizes[other])
+
+
+def chain(widths: list[int], *, residual: bool) -> tuple[int, Layers, list[int]]:
+    """Layers in a row; with a residual sum, the outputs of the last one are those of the first."""
+    starts = [sum(widths[:place]) for place in range(len(widths))]
+    sides = [torch.arange(start, start + width) for start, width in zip(starts, widths, strict=True)]
+    units, fixed = sum(widths), torch.full((3,), sum(widths))
+    outputs = [*sides, *([sides[0]] if residual else []), fixed]
+    inputs: list[Tensor | None] = [fixed, *sides, *([sides[0]] if residual else [])]
+    families = [place for place, width in enumerate(widths) for _ in range(width)]
+    return units, (outputs, inputs, [9, *[1] * (len(outputs) - 1)]), families
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(2, 8), min_size=2, max_size=4), st.booleans(), st.booleans(), st.data())
+def test_floors_never_end_above_a_plan_that_can_be_reached(
+    widths: list[int], residual: bool, evenly: bool, data: st.DataObject
+) -> None:
+    units, layers, families = chain(widths, residual=residual)
+    sizes = count(layers, [True] * units)
+    share = data.draw(st.sampled_from([0, 0.1, 0.25, 0.5]))
+    floors, total = [int(share * size) for size in sizes], sum(sizes)
+    alive = torch.ones(units, dtype=torch.bool)
+    every = ChannelCounts(units, *layers, alive)
+    least = fewest(every, torch.zeros(units), families, 0, floors).kept + data.draw(st.integers(0, 5))
+    for keep in (total - (total - least) // 3, total - 2 * (total - least) // 3, least):
+        scores = torch.tensor(data.draw(st.permutations(range(units)))).double()
+        before = ChannelCounts(units, *layers, alive)
+        remove = remove_evenly if evenly else remove_lowest
+        left = remove_with_outlook(remove, before.copy(), before, scores, families, keep, least, floors)
+        assert left.kept <= keep
+        assert all(n >= floor for n, floor in zip(count(layers, left.alive), floors, strict=True))
+        assert all(kept or not after for kept, after in zip(before.alive, left.alive, strict=True))
+        alive = torch.tensor(left.alive)

@@ -166,7 +166,7 @@ def test_what_is_not_followed_is_named() -> None:
 
 def test_pruning_before_the_first_step_is_refused() -> None:
     model = resnet()
-    with pytest.raises(ValueError, match="no call of the model with gradients was seen"):
+    with pytest.raises(ValueError, match=r"cannot prune before the first step.*OneShot\(sparsity, steps, at=1\)"):
         flipout.GlobalMagnitude(
             model,
             sgd(model),
@@ -175,6 +175,71 @@ def test_pruning_before_the_first_step_is_refused() -> None:
             granularity="channel",
             schedule=lambda sparsity, steps: flipout.OneShot(sparsity, steps, at=0),
         )
+
+
+def test_snip_prunes_channels_before_the_first_step() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+    batch = torch.randn(8, 8), torch.randint(4, (8,))
+    pruner = flipout.SNIP(
+        model,
+        sgd(model),
+        sparsity=0.6,
+        steps=10,
+        granularity="channel",
+        batches=[batch],
+        loss_fn=nn.functional.cross_entropy,
+        rounds=2,
+    )
+    asked = pruner.plan()[-1].nonzero
+    assert asked is not None
+    assert 0.8 * asked < pruner.nonzero <= asked
+    assert not model._forward_pre_hooks
+
+
+class Stream(nn.Module):
+    """A residual sum, where the order of the channels decides which ones a floor needs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.inner, self.back = nn.Conv2d(3, 12, 3), nn.Conv2d(12, 10, 1), nn.Conv2d(10, 12, 1)
+        self.hidden, self.last = nn.Linear(12, 8), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        stream = self.first(x).relu()
+        stream = (stream + self.back(self.inner(stream).relu())).relu()
+        return self.last(self.hidden(stream.mean((2, 3))).relu())  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("shrinks", [False, True])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_floors_hold_and_the_plan_is_reached(seed: int, shrinks: bool) -> None:
+    torch.manual_seed(seed)
+    model = Stream()
+    optimizer = sgd(model, lr=0.05)
+    pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.82, steps=24, granularity="channel", floor=0.1)
+    for number in range(24):
+        x = torch.randn(4, 3, 5, 5, generator=torch.Generator().manual_seed(number))
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+        if shrinks and number in (8, 14):
+            pruner.shrink(x)
+    pruner.expand()
+    for event, planned in zip(pruner.events, pruner.plan(), strict=True):
+        assert planned.nonzero is not None
+        assert event.nonzero <= planned.nonzero
+    assert all(layer.kept >= floor for layer, floor in zip(pruner.layers, pruner.floors, strict=True))
+
+
+def test_a_floor_that_channels_cannot_keep_is_named() -> None:
+    model = Stream()
+    optimizer = sgd(model)
+    pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.89, steps=24, granularity="channel", floor=0.1)
+    model(torch.randn(4, 3, 5, 5)).sum().backward()
+    with pytest.raises(ValueError, match=r"cannot keep fewer than .* Lower floor= or the sparsity"):
+        optimizer.step()
+    pruner.remove()
 
 
 def test_nan_scores_stop_with_the_name_of_the_layer() -> None:

@@ -172,11 +172,25 @@ def test_floors_hold_in_whole_units(granularity: Any) -> None:
         assert layer.kept >= 0.25 * layer.weight.numel()
 
 
-def test_dead_units_go_first() -> None:
+def test_with_floors_and_second_chances_an_event_keeps_less_by_less_than_a_unit() -> None:
+    for floor in (7, 0.1):
+        model = network()
+        optimizer = sgd(model)
+        pruner = flipout.GlobalMagnitude(
+            model, optimizer, sparsity=0.85, steps=20, granularity="kernel", floor=floor, revival=True
+        )
+        steps(model, optimizer, 20)
+        for event, pruning in zip(pruner.events, pruner.plan(), strict=True):
+            assert pruning.nonzero is not None
+            assert pruning.nonzero - 9 < event.nonzero <= pruning.nonzero
+
+
+def test_dead_units_go_first_and_the_lowest_of_them_before_others() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.ReLU(), nn.Linear(8, 8, bias=False))
     with torch.no_grad():
         model.get_parameter("0.weight")[:4] *= 1e-6  # pruned first: then the inputs 0 to 3 of the second layer are dead
+        model.get_parameter("2.weight")[:, :4] = torch.arange(8, 0, -1)[:, None].float()  # the last are the lowest
     optimizer = sgd(model, lr=0.0)
     pruner = flipout.GlobalMagnitude(
         model, optimizer, sparsity=0.4375, steps=10, granularity=(1, 4), dead_first=True, schedule=_two_steps
@@ -187,7 +201,22 @@ def test_dead_units_go_first() -> None:
         optimizer.step()
     assert not pruner.masks["0.weight"][:4].any()
     assert pruner.masks["2.weight"][:, 4:].all()
+    assert pruner.masks["2.weight"][:, 0].tolist() == [True] * 2 + [False] * 6
     assert pruner.nonzero == 72
+
+
+def test_scores_decide_if_every_unit_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.ReLU(), nn.Linear(8, 8, bias=False))
+    optimizer = sgd(model, lr=0.0)
+    pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.5, steps=10, granularity=(1, 4), dead_first=True)
+    every = {number: torch.ones(8, 8, dtype=torch.bool) for number in range(2)}
+    monkeypatch.setattr(pruner, "find_dead", lambda _: every)
+    means = torch.cat([parameter.detach().abs().view(-1, 4).mean(1) for parameter in model.parameters()])
+    for _ in range(10):
+        model(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+    kept = torch.cat([mask.view(-1, 4)[:, 0] for mask in pruner.masks.values()])
+    assert torch.equal(kept, means > means.median())
 
 
 def _two_steps(sparsity: float, steps: int) -> flipout.Schedule:
@@ -222,6 +251,8 @@ def test_what_units_cannot_do_is_refused_with_the_fix() -> None:
         flipout.DeepR(model, sgd(model), sparsity=0.5, steps=100, granularity="2:4")
     with pytest.raises(ValueError, match="dead_first has no effect"):
         make(model, sgd(model), sparsity=0.5, steps=20, granularity="2:4", dead_first=True)
+    with pytest.raises(ValueError, match="dead_first has no effect with granularity='channel'"):
+        make(model, sgd(model), sparsity=0.5, steps=20, granularity="channel", dead_first=True)
     with pytest.raises(ValueError, match="lower the floor"):
         make(model, sgd(model), sparsity=0.5, steps=20, granularity="2:4", floor=0.9, include="0.weight")
     with pytest.raises(ValueError, match=r"3\.weight has the shape"):

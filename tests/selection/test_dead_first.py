@@ -130,6 +130,22 @@ def test_against_one_weight_after_the_other(data: st.DataObject, monkeypatch: py
     monkeypatch.setattr(dead_first, "TOLERANCE", 0.0)
     scores, alive = random_perceptron(data)
     keep = data.draw(st.integers(0, sum(int(mask.sum()) for mask in alive)))
+    assert_greedy(scores, alive, keep)
+
+
+def test_many_networks_one_weight_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the weights that are not kept back are fewer than those that are due."""
+    monkeypatch.setattr(dead_first, "ATTEMPTS", 1000)
+    monkeypatch.setattr(dead_first, "TOLERANCE", 0.0)
+    generator = torch.Generator().manual_seed(1031)
+    for _ in range(150):
+        shapes = [(2, 1), (3, 2), (2, 3), (2, 2)]
+        scores = [torch.randint(0, 30, shape, generator=generator).float() for shape in shapes]
+        alive = [torch.rand(shape, generator=generator) < 0.9 for shape in shapes]
+        assert_greedy(scores, alive, keep=2)
+
+
+def assert_greedy(scores: Sequence[Tensor], alive: Sequence[Tensor], keep: int) -> None:
     chosen = choose_dead_first(layered, lambda n: scores[n], alive, keep, floors=[0] * len(alive))
     left = [mask ^ mark for mask, mark in zip(alive, chosen, strict=True)]
     assert [mask.tolist() for mask in left] == [mask.tolist() for mask in greedy(scores, alive, keep)]

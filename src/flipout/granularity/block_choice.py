@@ -92,17 +92,19 @@ class BlockChoice(UnitChoice):
         alive = self._cut(grids)
         try:
             candidates = self._candidates(event, scores, alive, keep) if event.reviving else alive
-            ranked = self._ranked(event, scores, self._expand(candidates, grids)) if event.dead_weights else scores
+            ranked = self._ranked(event, scores, candidates, grids) if event.dead_weights else scores
             pruned = self._choose(ranked, candidates, keep, scores.options)
         except NotFiniteError as error:
             raise event.not_finite(event.layers[self.regions[error.tensor][0]], "scores") from None
         left = [mask & ~mark for mask, mark in zip(candidates, pruned, strict=True)]
         return as_selection(masks, self._expand(left, grids), reviving=event.reviving)
 
-    def _ranked(self, event: PruningEvent, scores: Scores, masks: Sequence[Tensor]) -> Scores:
-        """The scores, with the lowest of all for units on no live path."""
-        dead = event.find_dead(masks)
-        return _dead_first(scores, self._dead_units(dead, masks)) if dead else scores
+    def _ranked(self, event: PruningEvent, scores: Scores, candidates: list[Tensor], grids: Sequence[Tensor]) -> Scores:
+        """The scores, with the lowest of all for units on no live path; as they are if no unit is on one."""
+        masks = self._expand(candidates, grids)
+        dead = self._dead_units(event.find_dead(masks), masks)
+        number = sum(counts(list(dead.values()))) if dead else 0
+        return _dead_first(scores, dead) if 0 < number < sum(counts(candidates)) else scores
 
     def _choose(self, scores: Scores, alive: list[Tensor], keep: int, options: dict[str, Any]) -> list[Tensor]:
         marks = list(alive)
@@ -175,13 +177,28 @@ class UnitScores:
 
 
 def _dead_first(scores: Scores, dead: dict[int, Tensor]) -> Scores:
-    """The scores, with the lowest of all for dead units."""
+    """The scores, with the lowest of all for dead units, which keep their order among themselves."""
+    found = {i: scores(i)[mark] for i, mark in dead.items()}
+    for i, own in found.items():
+        if not torch.isfinite(own).all():
+            raise NotFiniteError(i)
+    order = torch.cat([own.cpu() for own in found.values()]).argsort(stable=True)
+    ranks = torch.empty_like(order)
+    ranks[order] = torch.arange(len(order))
+    places = dict(zip(found, torch.split(ranks, [len(own) for own in found.values()]), strict=True))
 
     def ranked(i: int) -> Tensor:
         own = scores(i)
-        return own.masked_fill(dead[i], torch.finfo(own.dtype).min) if i in dead else own
+        return own.masked_scatter(dead[i], _lowest_numbers(own, places[i])) if i in dead else own
 
     return ranked
+
+
+def _lowest_numbers(like: Tensor, ranks: Tensor) -> Tensor:
+    """The lowest finite numbers of a tensor's type, by their rank: neighbours differ in the last bit."""
+    bits = torch.int64 if like.dtype == torch.float64 else torch.int32
+    lowest = torch.tensor(torch.finfo(like.dtype).min, dtype=like.dtype).view(bits)
+    return (lowest - ranks).to(bits).view(like.dtype).to(like.device)
 
 
 def _blocks(region: Region) -> int:

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from ..events import Selection
 from ..graph.tracing_errors import UnsupportedNetworkError
 from ..layers import Layer
-from ..runtime.example_call import ExampleCall
+from ..runtime.example_call import NOT_CALLED, ExampleCall
 from ..schedules import Pruning
 from ..warnings import ChannelWarning
 from .channel_counts import ChannelCounts, remove_evenly, remove_lowest
+from .channel_outlook import fewest, remove_with_outlook
 from .channel_table import ChannelTable, positions_of_pairs, table_of_blocks, table_of_network
 from .granularity_setting import Granularity
 from .unit_choice import UnitChoice, as_selection
@@ -35,14 +36,15 @@ class ChannelChoice(UnitChoice):
         self.reduce, self.per_layer = granularity.reduce, per_layer
         self.call = ExampleCall()
         self.table: ChannelTable | None = None
-        self._least, self._floors = 0, [0] * len(layers)
+        self._least: int | None = None
+        self._floors = [0] * len(layers)
         self._layers = list(layers)
-        self._warned = False
+        self._warned = self._is_reachable = False
         # With an equal share of each family, its original size would have to be known.
         self.survives_shrinking = not per_layer
 
     def planned(self, plan: Sequence[Pruning], prunable: int, floors: Sequence[int]) -> list[Pruning]:
-        self._least = min((p.nonzero for p in plan if p.nonzero is not None), default=prunable)
+        self._least = min((p.nonzero for p in plan if p.nonzero is not None), default=None)
         self._floors = list(floors)
         return list(plan)
 
@@ -57,6 +59,7 @@ class ChannelChoice(UnitChoice):
 
     def forget(self) -> None:
         self.table = None
+        self._is_reachable = True  # of a network that was cut, only the choices so far say what can still be reached
 
     def ready(self, model: nn.Module) -> None:
         if self.table is None:
@@ -66,9 +69,9 @@ class ChannelChoice(UnitChoice):
         return "" if self.table is None else "".join(f"\n{note}" for note in self.table.notes)
 
     def select(self, event: PruningEvent, keep: int) -> Selection:
-        self.ready(event.model)
+        if self.table is None:
+            self.table = self._find(event.model, event.step)
         table = self.table
-        assert table is not None
         masks = [layer.mask for layer in event.layers]
         alive = table.alive(masks)
         scores = table.scores(
@@ -78,15 +81,41 @@ class ChannelChoice(UnitChoice):
             [layer.positions.shape.numel() for layer in event.layers],
             lambda number: event.not_finite(event.layers[number], "scores"),
         )
-        keep -= sum(layer.kept for layer in event.parked)  # they are in no channel of the network any more
-        counts = self._counts(alive)
-        if event.reviving:
-            self._let_return(counts, scores, event.returning(keep))
-        remove = remove_evenly if self.per_layer else remove_lowest
-        remove(counts, scores, table.families, keep, self._floors)
+        counts = self._left(event, scores, alive, keep)
         after = table.masks(torch.tensor(counts.alive, dtype=torch.bool), event.layers)
         aside = [layer.mask for layer in event.parked]
         return as_selection([*masks, *aside], [*after, *aside], reviving=event.reviving)
+
+    def _left(self, event: PruningEvent, scores: Tensor, alive: Tensor, keep: int) -> ChannelCounts:
+        """The units that are left after an event."""
+        assert self.table is not None
+        aside = sum(layer.kept for layer in event.parked)  # they are in no channel of the network any more
+        floors = list(self._floors)
+        for number, layer in enumerate(event.layers):
+            floors[number] -= sum(other.kept for other in event.parked if other.name == layer.name)
+        before = self._counts(alive)
+        counts = before.copy()
+        if event.reviving:
+            self._let_return(counts, scores, event.returning(keep - aside))
+        left = remove_with_outlook(
+            remove_evenly if self.per_layer else remove_lowest,
+            counts,
+            before,
+            scores,
+            self.table.families,
+            keep - aside,
+            (keep if self._least is None else self._least) - aside,
+            floors,
+        )
+        if left.kept > keep - aside and self._least is not None:
+            raise ValueError(
+                f"step {event.step}: granularity='channel' keeps at least {left.kept + aside:,} weights, but the plan "
+                f"says {keep:,}; nothing was pruned. {self._advice()}"
+            )
+        return left
+
+    def _advice(self) -> str:
+        return "Lower floor= or the sparsity" if any(self._floors) else "Lower the sparsity"
 
     def _let_return(self, counts: ChannelCounts, scores: Tensor, most: int) -> None:
         """Add removed units to those that are ranked, the highest scores first, up to a number of weights."""
@@ -107,10 +136,12 @@ class ChannelChoice(UnitChoice):
         table = table_of_blocks(model, self._layers)
         return None if table is None else self._checked(table)
 
-    def _find(self, model: nn.Module) -> ChannelTable:
+    def _find(self, model: nn.Module, step: int = 1) -> ChannelTable:
         """Trace the model with what it was called with."""
         if (table := self._of_blocks(model)) is not None:
             return table
+        if not step and self.call.inputs is None and self.call.problem == NOT_CALLED:
+            raise ValueError(BEFORE_ANY_CALL)
         if self.call.inputs is None:
             raise ValueError(f"{WHY} {self.call.problem}. {FIX}")
         try:
@@ -120,16 +151,18 @@ class ChannelChoice(UnitChoice):
 
     def _checked(self, table: ChannelTable) -> ChannelTable:
         """Refuse a sparsity that whole channels cannot reach, before training starts, and name what is not followed."""
-        before, self.table = self.table, table
-        counts = self._counts(torch.ones(table.units, dtype=torch.bool))
-        self.table = before
-        remove_lowest(counts, torch.zeros(table.units), table.families, 0, self._floors)
-        if counts.kept > self._least:
-            raise ValueError(
-                f"granularity='channel' cannot keep fewer than {counts.kept:,} weights here, but {self._least:,} are "
-                "asked for: the inputs and outputs of the network stay, and one channel of each tensor. Lower the "
-                "sparsity or the floor" + "".join(f"\n  {note}" for note in table.notes[:5])
-            )
+        if self._least is not None and not self._is_reachable:
+            before, self.table = self.table, table
+            every = self._counts(torch.ones(table.units, dtype=torch.bool))
+            self.table = before
+            counts = fewest(every, torch.zeros(table.units), table.families, self._least, self._floors)
+            if counts.kept > self._least:
+                raise ValueError(
+                    f"granularity='channel' cannot keep fewer than {counts.kept:,} weights here, but {self._least:,} "
+                    "are asked for: the inputs and outputs of the network stay, one channel of each tensor, and what "
+                    f"floor= needs. {self._advice()}" + "".join(f"\n  {note}" for note in table.notes[:5])
+                )
+            self._is_reachable = True
         if table.notes and not self._warned:
             self._warned = True
             shown = "\n  ".join(table.notes[:5])
@@ -151,4 +184,9 @@ class ChannelChoice(UnitChoice):
 
 
 WHY = "granularity='channel' has to follow the channels through the network, but"
+BEFORE_ANY_CALL = (
+    "granularity='channel' cannot prune before the first step: the first training call shows which channels belong "
+    "together. Prune after step 0, for example with flipout.OneShot(sparsity, steps, at=1), or use flipout.SNIP, which "
+    "calls the model itself"
+)
 FIX = "Use granularity='kernel', a block or a pattern instead, or a model that is called with tensors"

@@ -47,6 +47,13 @@ class ChannelCounts:
             self._sides.append(kept)
         self.kept = sum(map(self.layer, range(len(self._sides))))
 
+    def copy(self) -> ChannelCounts:
+        """Counts that start from the same units."""
+        new = ChannelCounts.__new__(ChannelCounts)
+        vars(new).update(vars(self))
+        new.alive, new._sides = list(self.alive), [list(sides) for sides in self._sides]
+        return new
+
     def layer(self, number: int) -> int:
         """The kept weights of a layer."""
         outputs, inputs = self._sides[number]
@@ -82,12 +89,17 @@ class ChannelCounts:
 
 
 def remove_lowest(
-    counts: ChannelCounts, scores: Tensor, families: Sequence[int], keep: int, floors: Sequence[int]
+    counts: ChannelCounts,
+    scores: Tensor,
+    families: Sequence[int],
+    keep: int,
+    floors: Sequence[int],
+    stay: Sequence[bool] | None = None,
 ) -> None:
     """Remove the lowest-ranked units until at most `keep` weights are left, then add back what still fits.
 
-    The last unit of a family stays, and so does a unit that a floor needs. After this, no unit that was removed here
-    could be added without exceeding `keep`.
+    The last unit of a family stays, and so do a unit that a floor needs and those that are marked in `stay`. After
+    this, no unit that was removed here could be added without exceeding `keep`.
     """
     left = dict.fromkeys(families, 0)
     for unit, alive in enumerate(counts.alive):
@@ -96,7 +108,8 @@ def remove_lowest(
     for unit in scores.argsort(stable=True).tolist():
         if counts.kept <= keep:
             break
-        if counts.alive[unit] and left[families[unit]] > 1 and counts.respects(floors, unit):
+        may_go = counts.alive[unit] and left[families[unit]] > 1 and not (stay and stay[unit])
+        if may_go and counts.respects(floors, unit):
             counts.switch(unit)
             left[families[unit]] -= 1
             removed.append(unit)
@@ -106,11 +119,17 @@ def remove_lowest(
 
 
 def remove_evenly(
-    counts: ChannelCounts, scores: Tensor, families: Sequence[int], keep: int, floors: Sequence[int]
+    counts: ChannelCounts,
+    scores: Tensor,
+    families: Sequence[int],
+    keep: int,
+    floors: Sequence[int],
+    stay: Sequence[bool] | None = None,
 ) -> None:
     """Remove the same share of every family, as little as leaves at most `keep` weights; lowest scores first.
 
     A family of `n` units loses `round(t * n)` of them, with the same `t` for all, but never its last one.
+    Units that a floor needs, and those that are marked in `stay`, are left.
     """
     members: dict[int, list[int]] = {}
     for unit in scores.argsort(stable=True).tolist():
@@ -126,5 +145,5 @@ def remove_evenly(
     for _, _, _, unit in steps:
         if counts.kept <= keep:
             break
-        if counts.alive[unit] and counts.respects(floors, unit):
+        if counts.alive[unit] and not (stay and stay[unit]) and counts.respects(floors, unit):
             counts.switch(unit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -103,7 +103,7 @@ class ChannelTable:
 
 def _pairs(tensor: Tensor) -> Tensor:
     """A tensor of a weight's shape with three axes: two for channels, and one for the positions of a kernel."""
-    return tensor.reshape(len(tensor), tensor.shape[1] if tensor.ndim > 1 else 1, -1)
+    return tensor.reshape(len(tensor), tensor.shape[1] if tensor.ndim > 1 else 1, tensor.shape[2:].numel())
 
 
 def _sums(pairs: Tensor, how: Reduction) -> Tensor:
@@ -189,8 +189,8 @@ def _table(layers: Sequence[Layer], ties: ChannelTies) -> ChannelTable:
     for layer in layers:
         sides = _sides(layer)
         own = known.get(layer.name, LayerChannels([FIXED] * sides[0], [FIXED] * sides[1]))
-        outputs.append(torch.tensor([numbers.get(unit, len(sets)) for unit in own.outputs]))
-        inputs.append(None if own.inputs is None else torch.tensor([numbers.get(u, len(sets)) for u in own.inputs]))
+        outputs.append(_as_units(own.outputs, numbers))
+        inputs.append(None if own.inputs is None else _as_units(own.inputs, numbers))
         members = sorted({numbers[unit] for unit in own.outputs if unit in numbers})
         for unit in members[1:]:
             _merge(families, members[0], unit)
@@ -198,6 +198,11 @@ def _table(layers: Sequence[Layer], ties: ChannelTies) -> ChannelTable:
     missing = [layer.name for layer in layers if layer.name not in known]
     notes = (*ties.notes, *(f"{name} is not followed: nothing of it is pruned" for name in missing))
     return ChannelTable(len(sets), roots, outputs, inputs, [_output_axis(layer) for layer in layers], notes)
+
+
+def _as_units(channels: Sequence[int], numbers: Mapping[int, int]) -> Tensor:
+    """The number of the unit of each channel; the number of units for a channel that always stays."""
+    return torch.tensor([numbers.get(channel, len(numbers)) for channel in channels], dtype=torch.int64)
 
 
 def _merge(families: list[int], one: int, other: int) -> None:

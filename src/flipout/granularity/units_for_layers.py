@@ -43,3 +43,8 @@ def _refuse(granularity: Granularity, pruner: PruningEvent) -> None:
         )
     if granularity.kind == "pattern" and pruner.dead_weights is not None:
         raise ValueError(f"dead_first has no effect with {asked}, which fixes how many weights stay: leave it out")
+    if granularity.kind == "channel" and pruner.dead_weights is not None:
+        raise ValueError(
+            f"dead_first has no effect with {asked}, because a channel goes with all weights that write or read it: "
+            "leave it out"
+        )

@@ -82,6 +82,8 @@ class SNIP(Pruner):
     def prune(self, pruning: Pruning) -> None:
         weights = [layer.weight for layer in self.layers]
         totals = [layer.statistics["grad"].state["grad"].zero_() for layer in self.layers]
+        if self.units is not None:
+            self.units.watch(self.model)  # the calls below show it the channels
         with without_trace(self.model), torch.enable_grad():
             seen = False
             for batch in self._batches:
@@ -91,6 +93,8 @@ class SNIP(Pruner):
                 for total, grad in zip(totals, torch.autograd.grad(loss, weights, allow_unused=True), strict=True):
                     if grad is not None:
                         total.add_(grad)
+        if self.units is not None:
+            self.units.remove()
         if not seen:
             raise ValueError("batches is empty; pass at least one pair of input and target")
         if torch.distributed.is_available() and torch.distributed.is_initialized():

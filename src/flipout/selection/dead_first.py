@@ -140,10 +140,10 @@ def _prune_with_orphans(task: _Task, left: list[Tensor]) -> list[Tensor]:
     packs = not task.per_layer and all(mask.device.type == "cpu" for mask in left)
     attempts, due = ATTEMPTS, sum(counts(left)) - task.keep
     enough = TOLERANCE * min(due, task.keep)
-    while due > enough and attempts and _can_spare(task, left, kept_back, due):
+    while due > enough and attempts and (most := _spare_in_all(task, left, kept_back)):
         # The most of the lowest scores that can go with their orphans is at least `low` and less than `high`.
-        low, high, guess, pool = _Attempt(0, kept_back, left, {}, 0), None, due, None
-        while attempts and low.cost < due and (high is None or high.number - low.number > 1):
+        low, high, guess, pool = _Attempt(0, kept_back, left, {}, 0), None, min(due, most), None
+        while attempts and low.cost < due and low.number < most and (high is None or high.number - low.number > 1):
             attempts -= 1
             attempt = _try(task, left, guess, pool.lowest(guess) if pool else _lowest(task, left, kept_back, guess))
             if attempt.cost <= due:
@@ -152,7 +152,7 @@ def _prune_with_orphans(task: _Task, left: list[Tensor]) -> list[Tensor]:
                 high = attempt
                 pool = _Pool(task, attempt.marks) if packs else None
             # With the same orphans, this number would be exact.
-            guess = due - (attempt.cost - attempt.number)
+            guess = min(most, due - (attempt.cost - attempt.number))
             if high is not None and not low.number < guess < high.number:
                 guess = (low.number + high.number) // 2
         left, due = task.without(low.left, low.dead), due - low.cost
@@ -176,11 +176,11 @@ def _remaining_floors(task: _Task, kept_back: Sequence[Tensor]) -> list[int]:
     return [max(0, floor - number) for floor, number in zip(task.floors, counts(kept_back), strict=True)]
 
 
-def _can_spare(task: _Task, left: Sequence[Tensor], kept_back: Sequence[Tensor], due: int) -> bool:
-    """Whether enough can be pruned without the weights that are kept back."""
+def _spare_in_all(task: _Task, left: Sequence[Tensor], kept_back: Sequence[Tensor]) -> int:
+    """How many weights can be pruned without those that are kept back."""
     numbers = counts([mask & ~back for mask, back in zip(left, kept_back, strict=True)])
     floors = _remaining_floors(task, kept_back)
-    return sum(max(0, number - floor) for number, floor in zip(numbers, floors, strict=True)) >= due
+    return sum(max(0, number - floor) for number, floor in zip(numbers, floors, strict=True))
 
 
 def _try(task: _Task, left: Sequence[Tensor], number: int, marks: Sequence[Tensor]) -> _Attempt:

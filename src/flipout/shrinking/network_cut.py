@@ -71,6 +71,9 @@ class NetworkCut:
         for number, parked in enumerate(self.parked):
             if not parked.dense:
                 layer, originals = self._layers[parked.name], self._originals[parked.name]
+                for each in self._companions(layer.name, layer.weight):
+                    if each.stays and each.key not in originals:  # what the optimizer has added since
+                        originals[each.key] = _zeros(each.tensor, parked.positions.shape)
                 for key, original in originals.items():
                     self._write_back(parked, key, original)
                 unpark(parked, self._optimizer)
@@ -81,14 +84,23 @@ class NetworkCut:
             unpark(parked, self._optimizer)
 
     @torch.no_grad()
-    def undo(self) -> None:
-        """Make the network whole again. What is left is written back; what was removed is as it was then."""
-        tensors = named_tensors(self._model)
+    def undo(self, masks: Mapping[str, Tensor] | None = None) -> None:
+        """Make the network whole again. What is left is written back; what was removed is as it was then.
+
+        Args:
+            masks: for a copy, the masks of the whole network. What was removed from the copy and is pruned becomes 0: a
+                moving average still had old values there, which would not fade any more.
+        """
+        masks, tensors = masks or {}, named_tensors(self._model)
+        for name in masks.keys() & self._positions.keys():
+            pruned = elements_outside(~masks[name], self._positions[name])
+            values = self._originals[name]["values"]
+            put_elements(values, torch.zeros(len(pruned), device=values.device), pruned)
         for name, where in self._positions.items():
             for each in self._companions(name, tensors[name]):
                 original = self._originals[name].get(each.key)
                 if original is None:
-                    original = torch.zeros(where.shape, dtype=each.tensor.dtype, device=each.tensor.device)
+                    original = _zeros(each.tensor, where.shape)
                 put(original, each.tensor, where)
                 for parked in self.parked:
                     if parked.name == name:
@@ -122,6 +134,18 @@ class NetworkCut:
         network = unwrapped(self._model)
         for path in _paths(self._positions):
             _fit(network.get_submodule(path), self._outputs_of_group.get(path))
+
+
+def same_indices(one: Mapping[str, Indices], other: Mapping[str, Indices]) -> bool:
+    """Whether two cuts leave the same of each tensor."""
+    if one.keys() != other.keys():
+        return False
+    pairs = [pair for name in one for pair in zip(one[name], other[name], strict=True)]
+    return all(a is b if a is None or b is None else torch.equal(a.cpu(), b.cpu()) for a, b in pairs)
+
+
+def _zeros(like: Tensor, shape: torch.Size) -> Tensor:
+    return torch.zeros(shape, dtype=like.dtype, device=like.device)
 
 
 def _settle(layer: Layer, where: Positions) -> None:

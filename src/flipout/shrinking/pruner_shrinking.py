@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar, cast
@@ -13,11 +14,14 @@ from ..graph.example_inputs import Example, as_example
 from ..graph.removable_channels import Remainder, RemovableChannels
 from ..graph.tracing_errors import UnsupportedNetworkError
 from ..layers import Layer, named_tensors, unwrapped
+from ..positions import Positions
 from ..pruning_event import PruningEvent
+from ..runtime import attachments
 from ..runtime.example_call import few_examples
 from ..runtime.runner import Runner
+from ..warnings import NotShrunkWarning
 from . import decision, refusals
-from .network_cut import Indices, NetworkCut
+from .network_cut import Indices, NetworkCut, same_indices
 from .parked_weights import set_gradients
 from .shrunk_state import Shrink, ShrunkState, describe_example, example_of_zeros, first_size, read_shrunk_state
 from .trial import try_cut
@@ -25,10 +29,7 @@ from .trial import try_cut
 if TYPE_CHECKING:
     from ..pruner import Pruner
 
-SAVE_EXPANDED = (
-    "the network is shrunk, and what is saved now would not fit the original one. Save the model, the optimizer and "
-    "the pruner inside `with pruner.expanded():`; a run that loads them goes on with the shrunk network"
-)
+WITHOUT = "Train without shrinking"
 
 
 class Shrinking(PruningEvent):
@@ -45,8 +46,13 @@ class Shrinking(PruningEvent):
         self._example: tuple[Tensor, ...] | None = None
         self._channels: RemovableChannels | None = None
         self._batch = decision.USUAL_BATCH
-        self._looked: tuple[int, bool] = (0, False)
-        self._resting: Mapping[str, Indices] = {}  # what is cut off again when the network is no longer expanded
+        self._looked: tuple[int, bool] = (-1, False)  # after how many prunings, and whether a shrink is worth while
+        self._impossible = False  # a shrink that seemed worth while has failed
+        self._contract()
+
+    def _contract(self) -> None:
+        self._expansions = 0  # how many `expanded()` are open
+        self._resting: Mapping[str, Indices] = {}  # what is left of the network after the last of them
 
     # Reading.
 
@@ -66,6 +72,11 @@ class Shrinking(PruningEvent):
         return self._cuts[0].indices if self._cuts else {}
 
     @property
+    def _left(self) -> Mapping[str, Indices]:
+        """What is left of the network, or will be after `expanded()`."""
+        return self._resting if self._expansions else self.shrunk_indices
+
+    @property
     def parked(self) -> Sequence[Layer]:
         return self._cuts[0].parked if self._cuts else ()
 
@@ -73,8 +84,8 @@ class Shrinking(PruningEvent):
     def worth_shrinking(self) -> bool:
         """Whether `shrink` would save more time than it takes. Ask after each step: it looks after prunings only.
 
-        It depends on the masks and the plan alone. It is False while pruned weights can come back, and for methods that
-        need the whole network.
+        It depends on the masks and the plan alone. It is False while pruned weights can come back, for methods that
+        need the whole network, and after a shrink that was not possible.
         """
         pruner = self._pruner
         if self._looked[0] != len(self.events) and self.step and not pruner.regrows:
@@ -83,15 +94,18 @@ class Shrinking(PruningEvent):
 
     def _pays(self) -> bool:
         pruner = self._pruner
-        if refusals.of_method(pruner) or refusals.of_training(pruner):
+        if self._impossible or refusals.of_method(pruner) or refusals.of_training(pruner):
+            return False
+        if refusals.of_tensors(pruner, [layer.name for layer in self.layers]):
             return False
         if self._channels is None:
             saved, before = decision.estimate(pruner.masks)
         else:
             whole, left = self._remainder(self._channels).multiply_adds
-            before = whole * (self.shrinks[-1].share if self.shrunk else 1.0)
+            before = whole * (self.shrinks[-1].share if self._left else 1.0)
             saved = before - left
-        examples = (self.schedule.steps - self.events[-1].step) * self._batch
+        since = self.events[-1].step if self.events else 0
+        examples = (self.schedule.steps - since) * self._batch
         return decision.is_repaid(saved, before, self.prunable, examples)
 
     # Acting.
@@ -102,25 +116,40 @@ class Shrinking(PruningEvent):
 
         The model, its modules and its parameters stay the same objects, with smaller tensors in them; the optimizer's
         state and everything else that belongs to a weight moves with it. In training mode the outputs and the gradients
-        of what is left are the same to rounding, and so is all that follows. If the network cannot be shrunk, a
-        `ValueError` says why, and nothing is changed.
+        of what is left are the same to rounding, and so is all that follows.
+
+        If the network cannot be shrunk, nothing is changed, and a `ValueError` says why. After `worth_shrinking` was
+        True it is a `NotShrunkWarning`, because that is decided before the network is traced: training goes on without.
+
+        Inside of `expanded()` the network is shrunk when that ends.
 
         Args:
             example_input: the inputs that the model is called with; a batch of training data is fine. Their values do
                 not matter.
         """
-        pruner = self._pruner
-        self._refuse(refusals.of_method(pruner) or refusals.of_training(pruner))
-        self._refuse("it is expanded at the moment. Leave `with pruner.expanded():` first" if self._resting else None)
-        example = few_examples(as_example(example_input))
-        with self.expanded():
-            channels, remainder = self._trace(example)
-            self._resting = remainder.tensors
-        self._channels, self._example, self._batch = channels, example, first_size(as_example(example_input))
-        if self.shrunk:
-            self.shrinks.append(Shrink(self.step, self.computed, remainder.share))
+        example = as_example(example_input)
+        try:
+            self._shrink(example)
+        except ValueError as error:
+            _, advised = self._looked
+            if not advised:
+                raise
+            self._impossible = True
+            reason = str(error).removesuffix(f". {WITHOUT}")
+            warnings.warn(f"{reason}. The training continues without shrinking", NotShrunkWarning, stacklevel=3)
         self._looked = len(self.events), False
         return self.model
+
+    def _shrink(self, example: tuple[Tensor, ...]) -> None:
+        pruner, few = self._pruner, few_examples(example)
+        self._refuse(refusals.of_method(pruner) or refusals.of_training(pruner))
+        with self.expanded():
+            channels, remainder = self._trace(few)
+            is_new = not same_indices(self._resting, remainder.tensors)
+            self._resting = remainder.tensors
+        self._channels, self._example, self._batch, self._impossible = channels, few, first_size(example), False
+        if is_new:
+            self.shrinks.append(Shrink(self.step, self._computed_with(remainder.tensors), remainder.share))
 
     def expand(self) -> nn.Module:
         """Put all channels back, and return the network: the original architecture, with the same outputs.
@@ -129,7 +158,7 @@ class Shrinking(PruningEvent):
         that were removed are what they were then; nothing reads them.
         """
         self._make_whole()
-        self._looked = len(self.events), False
+        self._resting, self._looked = {}, (len(self.events), False)
         return self.model
 
     @contextmanager
@@ -139,28 +168,40 @@ class Shrinking(PruningEvent):
             with pruner.expanded():
                 torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), ...}, path)
 
-        Without a shrunk network nothing happens.
+        Without a shrunk network nothing happens. A state that is loaded inside decides what is left after that;
+        `expand()` and `remove()` leave the network whole.
         """
-        outer = self._resting
-        self._resting = self.shrunk_indices or outer
-        self._make_whole()
+        if not self._expansions:
+            self._resting = self.shrunk_indices
+            self._make_whole()
+        self._expansions += 1
         try:
             yield self.model
         finally:
-            resting, self._resting = self._resting, outer
-            if not outer:
+            self._expansions -= 1
+            if not self._expansions:
+                resting, self._resting = self._resting, {}
                 self._cut_to(resting)
 
     def follow(self, copy: nn.Module) -> None:
         """Shrink and expand a copy of the model together with it from now on, such as a moving average of its weights.
 
-        The copy must have the original shapes. Call it before the first shrink, or inside of `expanded()`.
+        The copy must have the original shapes. Call it before the first shrink, or inside of `expanded()`. A copy that
+        follows already is left as it is.
         """
-        here, there = ({n: t.shape for n, t in named_tensors(each).items()} for each in (self.model, copy))
-        if self.shrunk or any(there.get(name) != shape for name, shape in here.items()):
+        if any(each is copy for each in self._followers):
+            return
+        here, there = named_tensors(self.model), named_tensors(copy)
+        if self.shrunk or any(name not in there or there[name].shape != tensor.shape for name, tensor in here.items()):
             raise ValueError(
                 "only a copy of the whole model can follow it. Call follow() before the first shrink, or inside "
                 "`with pruner.expanded():`, with a copy that has every parameter and buffer of the model"
+            )
+        taken = {id(tensor) for each in (self.model, *self._followers) for tensor in named_tensors(each).values()}
+        if shared := [name for name in here if id(there[name]) in taken]:
+            raise ValueError(
+                f"{shared[0]} of the copy is the same tensor as that of the model, or of another copy that follows. "
+                "Pass a copy with tensors of its own, such as copy.deepcopy(model)"
             )
         self._followers.append(copy)
 
@@ -190,17 +231,22 @@ class Shrinking(PruningEvent):
     def _load_shrunk_state(self, text: str) -> None:
         """Shrink the network as it was when a state was saved. The weights and the optimizer's state are loaded."""
         state = read_shrunk_state(text)
-        self.shrinks[:], self._looked, self._batch = state.shrinks, (0, False), state.batch
+        self.shrinks[:], self._looked, self._batch = state.shrinks, (-1, False), state.batch
         self._example, self._channels = example_of_zeros(state.example, self.layers[0].weight.device), None
         if self._example is not None:
             self._channels = RemovableChannels(unwrapped(self.model), self._example)
-        self._cut_to(state.indices)
+        if attachments.contains(self._pruner):
+            self._cut_to(state.indices)
 
     # Inside.
 
     @property
     def _pruner(self) -> Pruner:
         return cast("Pruner", self)
+
+    def _refuse_copy(self, model: nn.Module) -> None:
+        if problem := refusals.of_copy(self._pruner, model):
+            raise ValueError(problem)
 
     def _refuse(self, problem: str | None) -> None:
         if problem is not None:
@@ -215,7 +261,7 @@ class Shrinking(PruningEvent):
                 self._refuse(refusals.of_tensors(self._pruner, remainder.tensors))
                 try_cut(unwrapped(self.model), remainder.tensors, example)
         except UnsupportedNetworkError as error:
-            raise ValueError(f"the network cannot be shrunk: {error}. Train without shrinking") from error
+            raise ValueError(f"the network cannot be shrunk: {error}. {WITHOUT}") from error
         return channels, remainder
 
     def _remainder(self, channels: RemovableChannels) -> Remainder:
@@ -225,8 +271,18 @@ class Shrinking(PruningEvent):
         }
         return channels.remainder({name: matrix for name, matrix in connections.items() if matrix is not None})
 
+    def _computed_with(self, indices: Mapping[str, Indices]) -> int:
+        """The prunable weights that are left with these indices."""
+        whole = {layer.name: Positions.all_of(layer.positions.shape) for layer in self.layers}
+        return sum(
+            Positions(every.shape, indices.get(name, every.indices)).part.numel() for name, every in whole.items()
+        )
+
     def _cut_to(self, indices: Mapping[str, Indices]) -> None:
-        if indices:
+        """Cut the network, which is whole; inside of `expanded()` when that ends."""
+        if self._expansions:
+            self._resting = indices
+        elif indices:
             self._cuts = [
                 NetworkCut(self.model, self.optimizer, self.layers),
                 *(NetworkCut(copy, None, ()) for copy in self._followers),
@@ -237,8 +293,10 @@ class Shrinking(PruningEvent):
 
     def _make_whole(self) -> None:
         cuts, self._cuts = self._cuts, []
-        for cut in cuts:
+        for cut in cuts[:1]:
             cut.undo()
+        for cut in cuts[1:]:
+            cut.undo({layer.name: layer.mask for layer in self.layers})
         if cuts:
             self._forget_shapes()
 

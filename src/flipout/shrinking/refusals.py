@@ -22,8 +22,11 @@ AROUND_STEPS = ("change_gradients", "settle", "extra_state")
 IN_EVENTS = ("select", "apply")
 """A method that does one of these in its own way may need weights that are removed."""
 
-NOT_ELEMENTWISE = ("Muon", "Shampoo", "LARS", "Lamb")
-"""Optimizers whose update of a weight depends on the other weights of its tensor."""
+NOT_ELEMENTWISE = (
+    *("muon", "shampoo", "lars", "larc", "lamb", "soap", "kron", "galore", "adafactor", "novograd"),
+    *("adam_mini", "adammini", "prodigy", "dadapt"),
+)
+"""Optimizers whose update of a weight depends on other weights: what their names contain, in lower case."""
 
 
 def of_method(pruner: Pruner) -> str | None:
@@ -40,7 +43,10 @@ def of_method(pruner: Pruner) -> str | None:
             "on. Or prune for good, with revival=None"
         )
     if not pruner.finished and pruner.units is not None and not pruner.units.survives_shrinking:
-        return "these units are pruned as a whole, and would be cut. Wait until pruner.finished"
+        return (
+            "kernels, blocks and patterns would be cut apart, and channels with scope='layer' are counted in whole "
+            "layers. Wait until pruner.finished"
+        )
     if not pruner.finished and not is_elementwise(pruner.criterion):
         return (
             "the scores of the criterion may depend on weights that are removed. If each score depends on its own "
@@ -51,6 +57,10 @@ def of_method(pruner: Pruner) -> str | None:
 
 def of_training(pruner: Pruner) -> str | None:
     """Why the model or the optimizer cannot be shrunk; None if they can."""
+    if not attachments.contains(pruner):
+        return (
+            "the pruner was removed from its optimizer. Attach a new one, such as flipout.KeepZeros, and shrink with it"
+        )
     for module in pruner.model.modules():
         if isinstance(module, nn.parallel.DistributedDataParallel):
             return (
@@ -61,10 +71,10 @@ def of_training(pruner: Pruner) -> str | None:
             return "the model is compiled, for the old sizes. Train without torch.compile, or without shrinking"
     if sharded := [name for name, tensor in named_tensors(pruner.model).items() if is_sharded(tensor)]:
         return f"{sharded[0]} is a DTensor, which cannot be cut yet. Train without shrinking"
-    if type(pruner.optimizer).__name__ in NOT_ELEMENTWISE:
+    if any(name in type(pruner.optimizer).__name__.lower() for name in NOT_ELEMENTWISE):
         return (
-            f"{type(pruner.optimizer).__name__} updates a weight by the other weights of its tensor, and would go on "
-            "differently in a smaller one. Use an optimizer such as SGD or AdamW, or train without shrinking"
+            f"{type(pruner.optimizer).__name__} updates a weight by other weights too, and would go on differently in "
+            "a smaller network. Use an optimizer such as SGD or AdamW, or train without shrinking"
         )
     weights = {id(tensor) for tensor in named_tensors(pruner.model).values()}
     for other in attachments.attached():
@@ -78,7 +88,14 @@ def of_training(pruner: Pruner) -> str | None:
 def of_tensors(pruner: Pruner, names: Iterable[str]) -> str | None:
     """Why some tensors cannot be cut; None if they can."""
     tensors, layers = named_tensors(pruner.model), {layer.name: layer for layer in pruner.layers}
+    trained = {id(parameter) for group in pruner.optimizer.param_groups for parameter in group["params"]}
     for name in names:
+        if tensors[name].requires_grad and id(tensors[name]) not in trained:
+            return (
+                f"{name} is not in the optimizer of the pruner, and the state of another optimizer cannot be cut with "
+                "it. Put all parameters into one optimizer, freeze those that are not trained with "
+                "requires_grad_(False), or train without shrinking"
+            )
         if odd := unfit_states(tensors[name], pruner.optimizer):
             return (
                 f"{type(pruner.optimizer).__name__} keeps {odd[0]} of another shape than {name}, which cannot be cut "
@@ -88,6 +105,19 @@ def of_tensors(pruner: Pruner, names: Iterable[str]) -> str | None:
             return (
                 f"the statistic {statistic!r} has the state {part!r} of another shape than {name}: if it belongs to "
                 "the weight tensor as a whole, name it in `shared` of the statistic"
+            )
+    return None
+
+
+def of_copy(pruner: Pruner, model: nn.Module) -> str | None:
+    """Why a copy of the model cannot be compared with the masks, or get their zeros; None if it can."""
+    tensors = named_tensors(model)
+    for name, mask in pruner.masks.items() if pruner.shrunk else ():
+        if name in tensors and tensors[name].shape != mask.shape:
+            return (
+                f"{name} has the shape {tuple(tensors[name].shape)} there, but {tuple(mask.shape)} in the network, "
+                "which is shrunk. Call this inside `with pruner.expanded():`, or let the copy be shrunk with the "
+                "network: pruner.follow(copy) before the first shrink"
             )
     return None
 

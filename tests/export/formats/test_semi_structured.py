@@ -43,7 +43,19 @@ def test_the_report_names_what_qualifies_and_why_the_rest_does_not() -> None:
 
 def test_the_shapes_are_those_of_torch() -> None:
     constraints = SparseSemiStructuredTensorCUTLASS._DTYPE_SHAPE_CONSTRAINTS
-    assert {kind: (c.sparse_min_rows, c.sparse_min_cols) for kind, c in constraints.items()} == SHAPES
+    known = {kind: (c.sparse_min_rows, c.sparse_min_cols) for kind, c in constraints.items()}
+    assert {kind: shape for kind, shape in known.items() if kind != torch.float32} == SHAPES
+
+
+def test_float32_is_refused_because_torch_would_drop_weights() -> None:
+    weight = torch.randn(32, 64)
+    weight.view(32, -1, 4)[..., 2:] = 0  # 2:4, with both weights in the first pair
+    packed, meta = sparse_semi_structured_from_dense_cutlass(weight)
+    assert not torch.equal(sparse_semi_structured_to_dense_cutlass(packed, meta), weight)
+    with pytest.raises(
+        ValueError, match=r"semi-structured weights are of float16.*In float32 the hardware keeps 1 of 2"
+    ):
+        export.check_semi_structured(pruned(), torch.float32)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from flipout import NotShrunkWarning
 from flipout.lab import load_run, make_settings, train
 from flipout.lab.runs.progress_view import epoch_line
 from flipout.lab.runs.training import StoppedError
@@ -83,7 +84,7 @@ def untraceable() -> nn.Module:
 
 def test_a_network_that_cannot_be_shrunk_is_trained_without(tmp_path: Path) -> None:
     settings = make_settings(**SETTINGS, model=f"{__name__}:untraceable", data="digits")
-    with pytest.warns(UserWarning, match=r"cannot be shrunk: .*cannot be traced.*--no-shrink"):
+    with pytest.warns(NotShrunkWarning, match=r"cannot be shrunk: .*cannot be traced.*continues without"):
         result = train(settings, tmp_path)
     assert not result["shrinks"]
     assert result["computed"] == result["prunable"]

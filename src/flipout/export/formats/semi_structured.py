@@ -15,10 +15,12 @@ from ...text_table import table
 SHAPES: dict[torch.dtype, tuple[int, int]] = {
     torch.float16: (32, 64),
     torch.bfloat16: (32, 64),
-    torch.float32: (32, 32),
     torch.int8: (16, 128),
 }
-"""The rows and columns that a weight must be a multiple of, for each type: what torch's CUTLASS conversion asks for."""
+"""The rows and columns that a weight must be a multiple of, for each type: what torch's CUTLASS conversion asks for.
+
+float32 is missing: there torch keeps one weight of two, so that it would drop weights of a 2:4 pattern.
+"""
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,12 @@ def check_semi_structured(model: nn.Module, dtype: torch.dtype = torch.float16) 
 
     Args:
         model: the network; it is not changed.
-        dtype: the type that its weights will have: float16, bfloat16, float32 or int8.
+        dtype: the type that its weights will have: float16, bfloat16 or int8.
     """
     if dtype not in SHAPES:
         known = ", ".join(str(each).removeprefix("torch.") for each in SHAPES)
-        raise ValueError(f"dtype is {dtype}; semi-structured weights are of {known}")
+        why = ". In float32 the hardware keeps 1 of 2 weights, not 2 of 4" if dtype == torch.float32 else ""
+        raise ValueError(f"dtype is {dtype}; semi-structured weights are of {known}{why}")
     problems = {
         name: problem_of(module.weight, dtype) for name, module in model.named_modules() if type(module) is nn.Linear
     }

@@ -27,7 +27,7 @@ def weights_by_output(module: WeightModule) -> Tensor:
     weight = module.weight.detach().cpu()
     if isinstance(module, _ConvTransposeNd):  # stores inputs first
         weight = weight.transpose(0, 1)
-    return weight.reshape(*weight.shape[:2], -1)
+    return weight.reshape(*weight.shape[:2], weight.shape[2:].numel())
 
 
 def is_bordered(module: WeightModule) -> bool:

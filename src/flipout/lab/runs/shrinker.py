@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from torch import Tensor
@@ -16,7 +15,7 @@ class Shrinker:
     """Shrinks the network of a run after prunings.
 
     A run without pruning, with the aim test, or of a method that needs the whole network goes on without. So does a
-    run of a network that cannot be shrunk, with a warning.
+    run of a network that cannot be shrunk, with a `NotShrunkWarning`.
     """
 
     def __init__(self, settings: Settings, pruner: flipout.Pruner) -> None:
@@ -26,11 +25,7 @@ class Shrinker:
     def after_step(self, images: Tensor) -> None:
         """Shrink the network, if that saves time."""
         if self._wanted and self._pruner.worth_shrinking:
-            try:
-                self._pruner.shrink(images)
-            except ValueError as error:
-                self._wanted = False
-                warnings.warn(f"{error}. The run goes on without; --no-shrink avoids this warning", stacklevel=2)
+            self._pruner.shrink(images)
 
     def record(self) -> list[dict[str, Any]]:
         """The shrinks so far, as plain data."""
