@@ -2,7 +2,7 @@
 
 VGG19 and ResNet18 at their full width, batches of 128, real CIFAR-10 where `$FLIPOUT_DATA` has it and random images
 otherwise. The schedule of a training is compressed into `--steps` steps, most of them with small batches, which are not
-timed. After each shrink a few steps with whole batches are timed, each right after a step of the dense network, so that
+timed. After each shrink a step with a whole batch is timed, right after a step of the dense network, so that
 a slow moment of the machine slows both. From these ratios follows the time of a training of `EPOCHS` epochs: each
 counts as often as there are steps like it, and prunings and shrinks count as often as they happen there.
 
@@ -41,8 +41,8 @@ NETWORKS = ("vgg19", "resnet18")
 SPARSITIES = (0.99, 0.999)
 BATCH, EPOCHS, IMAGES = 128, 30, 50_000
 REAL_STEPS = EPOCHS * -(-IMAGES // BATCH)
-SMALL_BATCH, TIMED = 8, 1
-"""The images of a batch that is not timed, and how many steps are timed after each shrink."""
+SMALL_BATCH = 8
+"""The images of a batch that is not timed."""
 FLOOR = {"vgg19-0.999": 256}
 """The weights that each layer keeps at least, where a short training would leave no path from input to output."""
 
@@ -90,8 +90,8 @@ class Training:
         ends = [0, *(shrink.step for shrink in self.pruner.shrinks), self.steps]
         ratios: list[float] = []
         for start, end in pairwise(ends):
-            timed = [ratio for step, ratio in self.ratios.items() if start <= step < end]
-            ratios += [statistics.median_low(timed) if timed else ratios[-1]] * (end - start)
+            timed = [ratio for step, ratio in self.ratios.items() if start <= step < end and step]
+            ratios += [statistics.median_low(timed)] * (end - start)
         return ratios
 
     def whole(self, dense_step: float) -> float:
@@ -125,20 +125,20 @@ def train(
     training: Training, dense: Training, batches: Iterator[tuple[Tensor, Tensor]], say: Callable[[str], None]
 ) -> float:
     """Train to the end, and time some steps against the dense network; return the median time of its step."""
-    waited, dense_seconds = 0, []
+    is_new, dense_seconds = True, []
     for number in range(training.steps):
         images, labels = next(batches)
-        waited += 1
-        # The first step of a new size warms up.
-        if 1 < waited <= 1 + TIMED or number >= training.steps - 2:
-            say(f"step {number + 1} of {training.steps}")
+        if is_new:  # the first pass of a network of a new size takes longer
+            nn.functional.cross_entropy(training.model(images), labels).backward()
+            training.optimizer.zero_grad()
+        if is_new or number == 1 or number >= training.steps - 2:
             dense_seconds.append(dense.step(images, labels))
             training.ratios[number] = training.step(images, labels) / dense_seconds[-1]
-            say(f"{dense_seconds[-1]:.2f} s dense, {training.ratios[number]:.2f} times that here")
+            ratio, place = training.ratios[number], f"step {number + 1} of {training.steps}"
+            say(f"{place}: {dense_seconds[-1]:.2f} s for the dense network, {ratio:.2f} of it here")
         else:
             training.step(images[:SMALL_BATCH], labels[:SMALL_BATCH])
-        if training.shrink(images):
-            waited = 0
+        is_new = training.shrink(images)
     return statistics.median(dense_seconds)
 
 
