@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-LEAST_SAVED = 0.15
+LEAST_SAVED = 0.05
 """The share of the multiply-adds of a step that a shrink must save. It bounds the number of shrinks."""
 
 FIXED_COST, COST_PER_WEIGHT = 5e9, 100.0
