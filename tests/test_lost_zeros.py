@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import subprocess
 import sys
 import warnings
@@ -53,6 +54,7 @@ def assert_nobody_warns(pruner: flipout.Pruner) -> None:
 
 @contextmanager
 def silence() -> Iterator[None]:
+    gc.collect()  # what earlier tests left behind may warn when it is collected
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
