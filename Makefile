@@ -18,7 +18,7 @@ test: lint ## ruff, mypy, and all tests but the slow ones, with coverage
 	$(PARALLEL) $(BIN)/pytest --numprocesses auto --dist worksteal --cov=flipout --cov-report=term-missing:skip-covered
 
 test-slow: wheel ## the stress tests, and the wheel
-	$(BIN)/pytest -m slow
+	$(PARALLEL) $(BIN)/pytest -m slow --numprocesses auto --dist worksteal
 
 attack: .venv/everything ## the stress tests with random cases, with a fresh seed
 	seed=$${FLIPOUT_ATTACK_SEED:-$$($(BIN)/python -c 'import random; print(random.randrange(10**6))')}; \
