@@ -45,8 +45,8 @@ def test_a_network_that_cannot_be_traced_is_tried_once() -> None:
     model, optimizer, pruner = pruned(Deciding())
     with pytest.warns(flipout.NotShrunkWarning, match=r"cannot be traced.*continues without shrinking") as caught:
         assert loop(model, optimizer, pruner) == 1
-    assert len([each for each in caught if each.category is flipout.NotShrunkWarning]) == 1
-    assert caught[0].filename == __file__
+    # Garbage of other tests may warn here, too.
+    assert [each.filename for each in caught if each.category is flipout.NotShrunkWarning] == [__file__]
     assert not pruner.shrunk
     assert not pruner.worth_shrinking
     with pytest.raises(ValueError, match="cannot be traced"):
