@@ -39,7 +39,7 @@ def test_adapters_and_tensors_of_zeros_stay_trainable() -> None:
     left_alone = r"lora_A\.default\.weight, lora_B\.default\.weight, gate\.weight stays trainable as a whole"
     with pytest.warns(flipout.KeepZerosWarning, match=left_alone) as caught:
         pruner = flipout.KeepZeros(model, optimizer)
-    assert caught[0].filename == __file__
+    assert [each.filename for each in caught if each.category is flipout.KeepZerosWarning] == [__file__]
     assert pruner.nonzero == pruner.prunable - 24
     train(model, optimizer, 5)
     assert not model.base.weight[:2].any()
