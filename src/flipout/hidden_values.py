@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .numerics import masked, wide
+from .numerics import kept, masked, wide
 from .shards.parts import Part
 
 BELOW, ABOVE = 0.999, 1.05
@@ -54,9 +54,8 @@ def no_hidden_values(weight: Tensor) -> HiddenValues:
 def wake(weight: Tensor, mask: Tensor, values: Tensor, threshold: Tensor, ceiling: Tensor) -> None:
     """Replace what the network computes with by the hidden values of all weights, in place."""
     shown = wide(weight)
-    full = shown.sign().mul_((shown.square().square_() + threshold**4).sqrt_().sqrt_())
-    visible = shown.ne(0).logical_and_(mask.bool())
-    weight.copy_(torch.where(visible, full, wide(values)))
+    size = (shown.square().square_() + threshold**4).sqrt_().sqrt_()
+    weight.copy_(torch.where((shown != 0) & kept(mask), size.copysign_(shown), wide(values)))
 
 
 def hide(weight: Tensor, mask: Tensor, values: Tensor, threshold: Tensor, ceiling: Tensor) -> None:
@@ -66,11 +65,11 @@ def hide(weight: Tensor, mask: Tensor, values: Tensor, threshold: Tensor, ceilin
     ceiling, many weights would pass the threshold together before the masks are chosen again, and come back far too
     large. With it, they come back with a small value, and the network reacts.
     """
-    full, kept = wide(weight), mask.bool()
+    full = wide(weight)
     size = (full.square().square_() - threshold**4).clamp_min_(0).sqrt_().sqrt_()
-    shown = masked(full.sign().mul_(size).to(weight.dtype), mask)
+    shown = masked(size.copysign_(full).to(weight.dtype), mask)
     limited = torch.maximum(torch.minimum(full, ceiling), -ceiling)
-    values.copy_(torch.where(shown == 0, torch.where(kept, full, limited), 0))
+    values.copy_(torch.where(shown == 0, torch.where(kept(mask), full, limited), 0))
     weight.copy_(shown)
 
 

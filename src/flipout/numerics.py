@@ -14,10 +14,15 @@ def wide(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
+def kept(mask: Tensor) -> Tensor:
+    """Where a mask of bytes is not 0. (A compiled loop converts bytes to floats at once, and to booleans one by one.)"""
+    return mask.float() > 0 if torch.compiler.is_compiling() else mask.bool()
+
+
 def masked(tensor: Tensor, mask: Tensor) -> Tensor:
     """`mask * tensor` for a mask of bytes, but exactly 0 where the mask is 0, even for NaN."""
     if torch.compiler.is_compiling():
-        return torch.where(mask.float() > 0, tensor, 0)
+        return torch.where(kept(mask), tensor, 0)
     # In eager mode `where` takes several times as long as integer arithmetic: 0.0 has all bits clear.
     integer = INTEGERS[tensor.element_size()]
     return (tensor.view(integer) & mask.to(integer).neg_()).view(tensor.dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..numerics import wide
+from ..numerics import kept, wide
 from ..shards.parts import Part
 
 
@@ -35,7 +35,8 @@ def teach_part(weight: Tensor, grad: Tensor, mask: Tensor, share: Tensor, trust:
 def _scaled(grad: Tensor, mask: Tensor, share: Tensor) -> Tensor:
     """The gradient, with that of pruned weights multiplied with a share."""
     full = wide(grad)
-    return torch.where(mask.bool(), full, (share * full).nan_to_num(0, 0, 0))
+    less = share * full
+    return torch.where(kept(mask), full, torch.where(less.abs() < torch.inf, less, 0))
 
 
 def _shorten(grad: Tensor, scaled: Tensor, size: Tensor, length: Tensor, trust: Tensor) -> None:
