@@ -41,11 +41,12 @@ def main() -> None:
         results |= {name: results[name] | {network: ratio(times, *pair)} for name, pair in STEP.items()}
         behind[f"step {network}"] = spreads(times)
     results["bytes_per_weight"] = step.bytes_per_weight()
-    results["train_over_plain"] = {}
+    results |= {"train_over_plain": {}, "revival_train_over_plain": {}}
     for network, repetitions in TRAINED.items():
         with console.status(f"whole training steps of {network}"):
             times = training.measure(network, repetitions)
         results["train_over_plain"][network] = ratio(times, "flipout", "plain")
+        results["revival_train_over_plain"][network] = ratio(times, "revival", "plain")
         behind[f"train {network}"] = spreads(times)
     with console.status("a million weights, ten and a hundred"):
         for name, times in growth.measure(7).items():

@@ -80,8 +80,14 @@ class WithHiddenValues(Ours):
 
     def __init__(self, weights: list[Tensor]) -> None:
         super().__init__(weights)
-        self.pruner._progress.step = 5 * 10**7  # just before the first pruning of the plan
-        self.prune()
+        prune_for_the_first_time(self.pruner)
+
+
+@torch.no_grad()
+def prune_for_the_first_time(pruner: flipout.Pruner) -> None:
+    """So that pruned weights have hidden values. The training has 10^9 steps; its next pruning is far away."""
+    pruner._progress.step = 5 * 10**7
+    pruner.prune(Pruning(pruner.step, SPARSITY, round(pruner.prunable * (1 - SPARSITY))))
 
 
 def measure(weights: list[Tensor], repetitions: int) -> Times:

@@ -1,4 +1,4 @@
-"""A whole training step with FlipOut over a plain one, at batches of 128."""
+"""A whole training step with FlipOut, of the paper and with second chances, over a plain one, at batches of 128."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from torch import nn
 import flipout
 from flipout.lab import build
 
-from .step import NETWORKS
+from .step import NETWORKS, prune_for_the_first_time
 from .timing import Times, Work, interleaved
 
 BATCH = 128
 
 
-def step(network: str, pruned: bool) -> Work:
+def step(network: str, method: type[flipout.FlipOut] | None = None) -> Work:
     """A step on random images: forward, backward, SGD."""
     model = build(network, NETWORKS[network])
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, fused=True)
-    if pruned:
-        flipout.PaperFlipOut(model, optimizer, sparsity=0.9, steps=10**9, compile=True)
+    if method is not None:
+        pruner = method(model, optimizer, sparsity=0.9, steps=10**9, compile=True)
+        if pruner.revival is not None:
+            prune_for_the_first_time(pruner)
     images, labels = torch.randn(BATCH, *NETWORKS[network]), torch.randint(10, (BATCH,))
 
     def work() -> None:
@@ -31,4 +33,9 @@ def step(network: str, pruned: bool) -> Work:
 
 
 def measure(network: str, repetitions: int) -> Times:
-    return interleaved({"flipout": step(network, True), "plain": step(network, False)}, repetitions)
+    works = {
+        "plain": step(network),
+        "flipout": step(network, flipout.PaperFlipOut),
+        "revival": step(network, flipout.FlipOut),
+    }
+    return interleaved(works, repetitions)

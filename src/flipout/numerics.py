@@ -15,7 +15,7 @@ def wide(tensor: Tensor) -> Tensor:
 
 
 def kept(mask: Tensor) -> Tensor:
-    """Where a mask of bytes is not 0. (A compiled loop converts bytes to floats at once, and to booleans one by one.)"""
+    """Where a mask of bytes is not 0. (In a compiled loop bytes become floats at once, and booleans one by one.)"""
     return mask.float() > 0 if torch.compiler.is_compiling() else mask.bool()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal, NoReturn, Self
 
 import torch
@@ -14,11 +14,11 @@ from .dead_weights import DeadWeights
 from .events import Event, Progress, Selection, warn_of_dead_layer
 from .first_step import FirstStep
 from .granularity import Granularity, GranularityChoice, Reduction, as_granularity, units_for
-from .graph.live_paths import effective_weights
-from .layer_coverage import Coverage, coverage_of, warn_of_low_coverage
+from .layer_coverage import warn_of_low_coverage
 from .layers import Layer, Patterns, find_layers, named_tensors, refuse_inference_mode
-from .lost_zeros import BETWEEN_STEPS, complaint, count_lost_zeros, warn_at_the_end, warn_of_lost_zeros
+from .lost_zeros import BETWEEN_STEPS, warn_at_the_end, warn_of_lost_zeros
 from .pruner_copy import REFUSAL, copy_together
+from .pruner_reading import Reading, StatisticMaker
 from .pruner_state import check_state, load_masks_and_statistics, save_state
 from .rank_agreement import check_ranks
 from .revival import Revival, as_revival
@@ -33,19 +33,15 @@ from .runtime.unwrapping import unwrap_optimizer
 from .runtime.weights_before import WeightsBefore
 from .schedules import Pruning, Schedule
 from .selection import read_floor
-from .shard_support import refuse_example_on_shards, refuse_old_sharding, refuse_on_shards
+from .shard_support import refuse_old_sharding, refuse_on_shards
 from .shards.matching import zero_where_pruned
-from .shrinking.pruner_shrinking import Shrinking
 from .shrinking.state_guard import SAVE_EXPANDED, StateGuard
 from .statistics import STATISTICS, Place, Statistic
 from .statistics.fan_in import fan_in_of
 from .statistics.requests import requested
-from .summary import Plan, Summary, summarize
-
-StatisticMaker = Callable[[Tensor, Place], Statistic]
 
 
-class Pruner(Shrinking):
+class Pruner(Reading):
     """Prune a model while an optimizer trains it.
 
     The model is not modified: its modules, parameters and `state_dict` stay as they are, and a pruned weight is a zero
@@ -175,98 +171,6 @@ class Pruner(Shrinking):
         if self.units is not None:
             self.units.watch(self.model)
         self._farewell = weakref.finalize(self, warn_at_the_end, self._progress, weakref.ref(self))
-
-    # Reading.
-
-    @property
-    def step(self) -> int:
-        """The number of optimizer steps taken; skipped ones do not count."""
-        return self._progress.step
-
-    @property
-    def finished(self) -> bool:
-        """Whether the last pruning is done."""
-        return len(self.events) >= len(self._plan)
-
-    @property
-    def regrows(self) -> bool:
-        """Whether a pruned weight can still come back. A method that grows weights overrides it."""
-        return self.revival is not None and self.step < self._frozen_at
-
-    @property
-    def reviving(self) -> bool:
-        return self.revival is not None and self.step <= self._frozen_at
-
-    @property
-    def masks(self) -> dict[str, Tensor]:
-        """For each weight tensor, a boolean tensor of its shape: True where the weight is kept. It is a DTensor of the
-        same layout if the weight is one."""
-        return {layer.name: layer.as_weight(layer.mask) for layer in self.layers}
-
-    @property
-    def statistics(self) -> dict[str, dict[str, Tensor]]:
-        """The values of the statistics: `statistics["flips"]["fc1.weight"]`."""
-        return {
-            key: {layer.name: layer.as_weight(self.value(layer, key)) for layer in self.layers} for key in self.tracked
-        }
-
-    def coverage(self) -> Coverage:
-        """How much of the model this pruner covers, and what it leaves out. Print it."""
-        with self.expanded():
-            return coverage_of(self.model, self.layers)
-
-    def plan(self) -> Plan:
-        """Every pruning: the step, the sparsity and the weights kept.
-
-        With `granularity="channel"` these are the most weights that are kept: see `events` for the exact numbers.
-        """
-        return Plan(self._plan)
-
-    def summary(self, example_input: Tensor | tuple[Tensor, ...] | None = None) -> Summary:
-        """Each layer (shape, weights, kept, sparsity, dead channels), the totals, and the progress of the schedule.
-
-        With an example of the model's input, also how many weights lie on a live path from the input to the output.
-        Pruned weights that are not zero in the model are named below the table, and cause a `LostZerosWarning`.
-        """
-        with self.expanded():
-            return self._summary(example_input)
-
-    def _summary(self, example_input: Tensor | tuple[Tensor, ...] | None) -> Summary:
-        status = f"{self!r}" if self.finished else f"{self!r}\n{self._progress.complaint()}"
-        if lost := self.lost_zeros():
-            status += f"\n{complaint(self.masks, lost)}"
-            warn_of_lost_zeros(self, lost)
-        if returned := [event for event in self.events if event.grown]:
-            number = sum(event.grown for event in returned)
-            status += f"\n{number:,} times a pruned weight came back, the last time at step {returned[-1].step:,}"
-        if self.units is not None:
-            status += self.units.status()
-        if example_input is not None:
-            refuse_example_on_shards(self)
-        live = {} if example_input is None else effective_weights(self.model, example_input).layers
-        rows = (summarize(layer, live[layer.name][1] if layer.name in live else None) for layer in self.layers)
-        return Summary(tuple(rows), status)
-
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}(step {self.step:,} of {self.schedule.steps:,}, {len(self.events)} of "
-            f"{len(self._plan)} prunings, {self.nonzero:,} of {self.prunable:,} weights kept in {len(self.layers)} "
-            f"layers, sparsity {self.sparsity:.4%})"
-        )
-
-    def lost_zeros(self, model: nn.Module | None = None) -> dict[str, int]:
-        """For each weight tensor that has any: how many pruned weights are not zero in the model, or in a copy of it.
-
-        Empty if the weights agree with the masks.
-        """
-        if model is not None:
-            self._refuse_copy(model)
-        return count_lost_zeros(self.masks, self.model if model is None else model)
-
-    def check(self, model: nn.Module | None = None) -> None:
-        """Raise a ValueError if pruned weights are not zero in the model, or in a copy such as a moving average."""
-        if lost := self.lost_zeros(model):
-            raise ValueError(complaint(self.masks, lost))
 
     # Acting.
 
