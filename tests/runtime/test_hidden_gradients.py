@@ -1,0 +1,47 @@
+"""The gradients that hidden values learn from, against a loop over units and weights."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from flipout.runtime.compiler import compiled
+from flipout.runtime.hidden_gradients import teach
+
+SHARE, TRUST = torch.tensor(0.5), torch.tensor(0.3)
+
+
+def taught_slowly(weight: Tensor, grad: Tensor, mask: Tensor) -> list[list[float]]:
+    rows = []
+    for unit, row, kept in zip(weight.tolist(), grad.tolist(), mask.tolist(), strict=True):
+        scaled = [g if k else (0.5 * g if math.isfinite(g) else 0.0) for g, k in zip(row, kept, strict=True)]
+        size, length = max(math.hypot(*unit), 1e-3), math.hypot(*scaled)
+        rows.append([g * min(1.0, 0.3 * size / length) if length else g for g in scaled])
+    return rows
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_pruned_weights_learn_more_slowly_and_no_unit_moves_too_far(is_compiled: bool) -> None:
+    torch.manual_seed(0)
+    weight, mask = torch.randn(5, 40) * 0.1, torch.rand(5, 40) < 0.5
+    grad = torch.randn(5, 40) * torch.tensor([1e-4, 1e-2, 1.0, 1e3, 0.0]).unsqueeze(1)
+    pruned = (~mask).nonzero()
+    for place, value in zip(pruned[:3].tolist(), (math.nan, math.inf, -math.inf), strict=True):
+        grad[tuple(place)] = value  # the network does not depend on this weight
+    expected = torch.tensor(taught_slowly(weight, grad, mask))
+
+    run = compiled(teach, "of the test") if is_compiled else teach
+    run(weight, grad, mask.to(torch.uint8), SHARE, TRUST)
+
+    torch.testing.assert_close(grad, expected, rtol=1e-5, atol=1e-8)
+
+
+def test_a_gradient_of_a_kept_weight_that_is_not_finite_stays_visible() -> None:
+    weight, grad, mask = torch.ones(1, 3), torch.tensor([[math.nan, 1.0, 1.0]]), torch.tensor([[1, 1, 0]])
+
+    teach(weight, grad, mask.to(torch.uint8), SHARE, TRUST)
+
+    assert grad.isnan().any()
