@@ -8,6 +8,16 @@ from torch import Tensor
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """The integer type with as many bytes as a float."""
 
+BLOCK = 1 << 18
+"""On the CPU a large tensor is processed in blocks of about this many elements, so that intermediate results stay in
+the processor's cache."""
+
+
+def rows_at_once(tensor: Tensor) -> int:
+    """How many indices of the first dimension are processed together in eager mode."""
+    width = max(1, tensor.shape[1:].numel())
+    return max(1, BLOCK // width if tensor.device.type == "cpu" else len(tensor))
+
 
 def wide(tensor: Tensor) -> Tensor:
     """The tensor in float32 or float64: the square of a half-precision number overflows, and its power vanishes."""

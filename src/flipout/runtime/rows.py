@@ -9,10 +9,8 @@ import torch
 from torch import Tensor
 
 from ..layers import Layer
+from ..numerics import rows_at_once
 from ..positions import Positions
-
-BLOCK = 1 << 18
-"""In eager mode a large tensor is processed in blocks, so that intermediate results stay in the processor's cache."""
 
 
 @dataclass(eq=False)
@@ -27,7 +25,7 @@ class Rows:
     offsets: Tensor
     """The element numbers relative to the start of a row: of everything under one index of the first dimension."""
     blocks: list[slice]
-    """Ranges of rows with about `BLOCK` elements each."""
+    """Ranges of rows that are processed together in eager mode."""
     kind: tuple[object, ...]
     """What a compiled loop is specialised for. Torch specialises on sizes of 1, so these are kinds of their own."""
 
@@ -52,7 +50,7 @@ def lay_out(layer: Layer, contiguous: bool) -> Rows:
         shape = (len(weight) if weight.ndim > 1 else 1, -1)
         weight, mask = weight.view(shape).data, mask.view(shape).data
     width, device = weight.shape[1:].numel(), weight.device
-    step = max(1, BLOCK // width) if device.type == "cpu" else len(weight)
+    step = rows_at_once(weight)
     where = layer.positions
     starts = where.starts(device)
     offsets = numbers(width, device) if where.whole else where.offsets(device)

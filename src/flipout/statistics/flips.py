@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..numerics import wide
+from ..numerics import rows_at_once, wide
 from .base import Kernel, Place, Reader, Statistic
 
 LIMIT = 16_383
@@ -117,9 +117,11 @@ def window_of(horizon: int) -> int:
 
 def fade(low: Tensor, high: Tensor, factor: float) -> None:
     """Multiply the counts with a factor, in integer arithmetic, which is the same on every device."""
-    count = count_of(low, high).mul_(round(factor * 65_536)).add_(32_768).bitwise_right_shift_(16)
-    low.copy_(count & 255)
-    high.bitwise_and_(192).add_((count >> 8).to(torch.uint8))
+    rows = rows_at_once(low)
+    for lower, upper in zip(low.split(rows), high.split(rows), strict=True):  # type: ignore[no-untyped-call]
+        count = count_of(lower, upper).mul_(round(factor * 65_536)).add_(32_768).bitwise_right_shift_(16)
+        lower.copy_(count & 255)
+        upper.bitwise_and_(192).add_((count >> 8).to(torch.uint8))
 
 
 def note_signs(weight: Tensor, high: Tensor) -> None:
