@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
+
 import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
     for name in ("UnfinishedWarning", "DeadLayerWarning"):
         config.addinivalue_line("filterwarnings", f"ignore::flipout.{name}")
+
+
+def pytest_sessionfinish() -> None:
+    """Collect the pruners that tests have left. Later they would warn where the filters of tests do not hold."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gc.collect()
