@@ -1,10 +1,10 @@
 """`make bench-train`: the time of a whole training, dense and with FlipOut, without and with shrinking.
 
 VGG19 and ResNet18 at their full width, batches of 128, real CIFAR-10 where `$FLIPOUT_DATA` has it and random images
-otherwise. The schedule of a training is compressed into `--steps` steps. The first ones, the last ones, and the first
-ones after each shrink are timed, each right after a step of the dense network, so that a slow moment of the machine
-slows both. From these ratios follows the time of a training of `EPOCHS` epochs: each counts as often as there are steps
-like it, and prunings and shrinks count as often as they happen there.
+otherwise. The schedule of a training is compressed into `--steps` steps, most of them with small batches, which are not
+timed. After each shrink a step with a whole batch is timed, right after a step of the dense network, so that
+a slow moment of the machine slows both. From these ratios follows the time of a training of `EPOCHS` epochs: each
+counts as often as there are steps like it, and prunings and shrinks count as often as they happen there.
 
 The ratios are written to benchmarks/train.json as `{figure: {network-sparsity: number}}`.
 """
@@ -41,6 +41,8 @@ NETWORKS = ("vgg19", "resnet18")
 SPARSITIES = (0.99, 0.999)
 BATCH, EPOCHS, IMAGES = 128, 30, 50_000
 REAL_STEPS = EPOCHS * -(-IMAGES // BATCH)
+SMALL_BATCH = 8
+"""The images of a batch that is not timed."""
 FLOOR = {"vgg19-0.999": 256}
 """The weights that each layer keeps at least, where a short training would leave no path from input to output."""
 
@@ -135,7 +137,7 @@ def train(
             ratio, place = training.ratios[number], f"step {number + 1} of {training.steps}"
             say(f"{place}: {dense_seconds[-1]:.2f} s for the dense network, {ratio:.2f} of it here")
         else:
-            training.step(images, labels)
+            training.step(images[:SMALL_BATCH], labels[:SMALL_BATCH])
         is_new = training.shrink(images)
     return statistics.median(dense_seconds)
 
