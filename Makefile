@@ -49,10 +49,10 @@ wheel: .venv/everything ## build the wheel, install it into a clean environment,
 	  venv/bin/flipout plan --model mlp --sparsity 0.9 --epochs 350 --recipe paper; \
 	  venv/bin/flipout sweep quick --dry-run >sweep.txt; tail -n 1 sweep.txt
 
-bench: .venv/everything ## measure what pruning costs; about four minutes
+bench: .venv/everything ## measure what pruning costs; about five minutes
 	$(BIN)/python -m benchmarks
 
-bench-train: .venv/everything ## measure whole trainings, dense and shrunk, on CIFAR-10; about fifteen minutes
+bench-train: .venv/everything ## measure whole trainings, dense and shrunk, on CIFAR-10; about six minutes on two cores
 	$(BIN)/python -m benchmarks.shrinking
 
 bench-export: .venv/everything ## measure exported networks on CIFAR-10; about fifteen minutes
