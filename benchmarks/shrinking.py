@@ -1,9 +1,9 @@
 """`make bench-train`: the time of a whole training, dense and with FlipOut, without and with shrinking.
 
 VGG19 and ResNet18 at their full width, batches of 128, real CIFAR-10 where `$FLIPOUT_DATA` has it and random images
-otherwise. The schedule of a training is compressed into `--steps` steps, most of them with small batches, which are not
-timed. After each shrink a step with a whole batch is timed, right after a step of the dense network, so that
-a slow moment of the machine slows both. From these ratios follows the time of a training of `EPOCHS` epochs: each
+otherwise. The schedule of a training is compressed into `--steps` steps. Every third step, and the first after each
+shrink, is timed with a whole batch, right after a step of the dense network, so that a slow moment of the machine slows
+both. The steps between have smaller batches. From these ratios follows the time of a training of `EPOCHS` epochs: each
 counts as often as there are steps like it, and prunings and shrinks count as often as they happen there.
 
 The ratios are written to benchmarks/train.json as `{figure: {network-sparsity: number}}`.
@@ -41,8 +41,12 @@ NETWORKS = ("vgg19", "resnet18")
 SPARSITIES = (0.99, 0.999)
 BATCH, EPOCHS, IMAGES = 128, 30, 50_000
 REAL_STEPS = EPOCHS * -(-IMAGES // BATCH)
-SMALL_BATCH = 8
+TIMED = 3
+"""Every how many steps one is timed against the dense network."""
+SMALL_BATCH = 32
 """The images of a batch that is not timed."""
+EARLY_END, EARLY_UNTIL = 0.2, 0.3
+"""With an early end: the share of training at which prunings end, and at which weights no longer come back."""
 FLOOR = {"vgg19-0.999": 256}
 """The weights that each layer keeps at least, where a short training would leave no path from input to output."""
 
@@ -61,11 +65,15 @@ class Training:
         """For each timed step: its time over that of the dense network just before it."""
         if method == "dense":
             return
-        revival = flipout.Revival() if method == "default" else None
+        early = method.endswith("early end")
+        schedule = partial(flipout.Geometric, window=(0.05, EARLY_END if early else 0.5))
+        second_chances = flipout.Revival(until=EARLY_UNTIL) if early else flipout.Revival()
+        revival = second_chances if method.startswith("default") else None
         floor = FLOOR.get(f"{network}-{sparsity}", 0) if width == 1 else 0
-        options: dict[str, Any] = {"revival": revival, "floor": floor, "compile": True}  # as in a long training
+        options: dict[str, Any] = {"schedule": schedule, "revival": revival, "floor": floor}
+        options["compile"] = True  # as in a long training
         self.pruner = flipout.FlipOut(self.model, self.optimizer, sparsity=sparsity, steps=steps, **options)
-        plan = flipout.Geometric(sparsity, REAL_STEPS).plan(10**6)
+        plan = schedule(sparsity, REAL_STEPS).plan(10**6)
         self.prunings = len(plan if revival is None else revival.extend(plan, REAL_STEPS))
         prune = self.pruner.prune
         self.pruner.prune = lambda pruning: _timed(self.pruning_seconds, prune, pruning)  # type: ignore[method-assign]
@@ -90,7 +98,7 @@ class Training:
         ends = [0, *(shrink.step for shrink in self.pruner.shrinks), self.steps]
         ratios: list[float] = []
         for start, end in pairwise(ends):
-            timed = [ratio for step, ratio in self.ratios.items() if start <= step < end and step]
+            timed = [ratio for step, ratio in self.ratios.items() if start <= step < end]
             ratios += [statistics.median_low(timed)] * (end - start)
         return ratios
 
@@ -131,7 +139,7 @@ def train(
         if is_new:  # the first pass of a network of a new size takes longer
             nn.functional.cross_entropy(training.model(images), labels).backward()
             training.optimizer.zero_grad()
-        if is_new or number == 1 or number >= training.steps - 2:
+        if number and (is_new or number % TIMED == 0):  # not the first step, in which the work around it is compiled
             dense_seconds.append(dense.step(images, labels))
             training.ratios[number] = training.step(images, labels) / dense_seconds[-1]
             ratio, place = training.ratios[number], f"step {number + 1} of {training.steps}"
@@ -145,7 +153,7 @@ def train(
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--width", type=float, default=1.0, help="width of the networks")
-    arguments.add_argument("--steps", type=int, default=30, help="steps that a training is compressed into")
+    arguments.add_argument("--steps", type=int, default=40, help="steps that a training is compressed into")
     arguments.add_argument("--batch", type=int, default=BATCH, help="images of a batch")
     arguments.add_argument("--networks", nargs="+", default=NETWORKS, help="networks to train")
     arguments.add_argument("--out", type=Path, default=OUT, help="file to write the figures to")
@@ -185,8 +193,10 @@ WAYS = (
     ("train_time_dense_over_shrunk", "for good", True, SPARSITIES),
     ("train_time_dense_over_not_shrunk", "for good", False, SPARSITIES[-1:]),
     ("train_time_dense_over_shrunk_default_method", "default", True, SPARSITIES),
+    ("train_time_dense_over_shrunk_early_end", "for good, early end", True, SPARSITIES[-1:]),
+    ("train_time_dense_over_shrunk_default_method_early_end", "default, early end", True, SPARSITIES[-1:]),
 )
-"""Each figure: its name, whether pruned weights can come back, whether the network is shrunk, and its sparsities."""
+"""Each figure: its name, how weights are pruned, whether the network is shrunk, and its sparsities."""
 
 
 def draw(path: Path, network: str, ratios: Mapping[tuple[str, str, float], Sequence[float]]) -> None:

@@ -96,7 +96,7 @@ class Schedule:
 class Geometric(Schedule):
     """Each pruning removes the same share `r` of the remaining weights: density `(1-s)^(i/m)` after pruning `i` of `m`.
 
-    By default there are many small prunings, which end at half of training, while the learning rate is still high.
+    By default there are many small prunings, which end at half of training.
     """
 
     def density(self, share: float) -> float:

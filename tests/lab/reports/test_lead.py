@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -36,22 +37,59 @@ def row(*given: Record) -> dict[str, str]:
         ([64, 65.1, 66], "global magnitude"),
         ([69, 72, 72], "either: no difference shown"),
         ([74], "cannot be said: one seed"),
-        ([], "not run yet"),
+        ([74, 75.1], "cannot be said: two seeds"),
     ],
 )
 def test_a_method_is_recommended_if_the_interval_excludes_zero(flipout: list[float], use: str) -> None:
     found = row(*runs("magnitude", [70, 71, 72]), *runs("flipout", flipout))
     assert found["use"] == use
+    assert found["seeds"] == str(len(flipout))
+
+
+def test_accuracies_are_those_of_the_seeds_that_both_have() -> None:
+    found = row(*runs("magnitude", [70, 71, 72, 12]), *runs("flipout", [74, 75.1, 76]))
     assert found["global magnitude"] == "71.00 ± 1.00"
-    assert found["seeds"] == str(len(flipout) or 3)
+    assert found["FlipOut"] == "75.03 ± 1.00"
+    assert found["FlipOut minus magnitude"].startswith("+4.03 (")
+
+
+def test_runs_that_are_planned_are_not_run_yet() -> None:
+    planned = [replace(run, result=None) for run in runs("flipout", [0, 0, 0])]
+    found = row(*runs("magnitude", [70, 71, 72]), *planned)
+    assert (found["FlipOut"], found["use"], found["seeds"]) == ("not run yet", "not run yet", "3")
+    assert choice_table("", runs("magnitude", [70, 71, 72])) is None
+
+
+OTHERS = "highest mean of the others, minus FlipOut"
 
 
 def test_another_method_that_is_ahead_is_named() -> None:
     both = [*runs("magnitude", [70, 71, 72]), *runs("flipout", [74, 75.1, 76])]
-    assert row(*both, *runs("lamp", [80, 81.1, 82]))["also ahead"].startswith("LAMP: +10.03 (")
-    assert row(*both, *runs("lamp", [72, 73.1, 74]))["also ahead"] == ""
-    revived = runs("magnitude", [80, 81.1, 82], revival=True)
-    assert row(*both, *revived)["also ahead"].startswith("Global magnitude, second chances: ")
+    assert row(*both, *runs("lamp", [80, 81.1, 82]))[OTHERS].startswith("LAMP: +6.00 (")
+    assert row(*both, *runs("lamp", [72, 73.1, 74]))[OTHERS] == ""
+    failed = [replace(run, result=None, failure="diverged") for run in runs("lamp", [0], epochs=15)]
+    lucky = [replace(run, settings=run.settings.model_copy(update={"seed": 9})) for run in failed]
+    assert row(*both, *runs("lamp", [80, 81.1, 82]), *lucky)[OTHERS] == ""
+
+
+@pytest.mark.parametrize(
+    ("revived", "use"),
+    [
+        ([80, 81.3, 82], "global magnitude with second chances"),
+        ([70, 71.3, 72], "FlipOut"),
+        ([73, 76.3, 76], "second chances, with either ranking"),
+        ([], "FlipOut"),
+    ],
+)
+def test_magnitude_with_second_chances_is_the_control(revived: list[float], use: str) -> None:
+    both = [*runs("magnitude", [60, 61, 62]), *runs("flipout", [74, 75.1, 76])]
+    assert row(*both, *runs("magnitude", revived, revival=True))["use"] == use
+
+
+def test_a_dead_baseline_is_named() -> None:
+    dead = [replace(run, result={**run.result, "dead_layers": ["fc"]}) for run in runs("magnitude", [10, 10, 10])]  # type: ignore[dict-item]
+    found = row(*dead, *runs("flipout", [30, 30.1, 29]))
+    assert found["use"] == "FlipOut (magnitude for good: a dead layer in every run)"
 
 
 def test_only_our_schedule_and_the_test_set_count() -> None:
@@ -79,6 +117,7 @@ def test_the_first_figure_is_of_a_convolutional_network() -> None:
     assert found.network == "LeNet-300-100 on MNIST, 15 epochs"
     dense, ablation = runs("dense", [80], sparsity=0.0), runs("flipout", [60], noise=1.0)
     large = [*runs("magnitude", [70]), *runs("flipout", [70]), *runs("magnitude", [60], schedule="paper")]
+    large += runs("magnitude", [70], revival=True)  # the control
     found = lead_figure([*small, *large, *ablation, *dense, *runs("flipout", [1], epochs=1)])
     assert found is not None
     assert found.network == "ResNet10 on CIFAR-10, 15 epochs"

@@ -22,7 +22,7 @@ def run(method: str, seed: int, accuracy: float | None, sparsity: float = 0.99, 
 
 
 @settings(deadline=None)
-@given(st.lists(st.floats(-50, 50), min_size=2, max_size=8))
+@given(st.lists(st.floats(-50, 50), min_size=3, max_size=8))
 def test_the_interval_is_students(values: list[float]) -> None:
     difference = PairedDifference(tuple(values))
     if statistics.stdev(values) > 1e-6:
@@ -33,9 +33,18 @@ def test_the_interval_is_students(values: list[float]) -> None:
     assert difference.is_shown == (low > 0 or high < 0)
 
 
-def test_one_seed_shows_nothing() -> None:
+def test_fewer_than_three_seeds_show_nothing() -> None:
     assert not PairedDifference((5.0,)).is_shown
+    assert not PairedDifference((5.0, 5.001)).is_shown
     assert str(PairedDifference((5.0,))) == "+5.00 (one seed)"
+    assert str(PairedDifference((5.0, 5.0))) == "+5.00 (two seeds)"
+
+
+def test_an_end_close_to_zero_shows_its_side() -> None:
+    low, high = PairedDifference((0.1, 0.12, 0.2, 0.03)).interval or (0.0, 0.0)
+    assert 0 < low < 0.005
+    assert str(PairedDifference((0.1, 0.12, 0.2, 0.03))) == f"+0.11 (+{low:.3f} to +{high:.3f})"
+    assert str(PairedDifference((0.1, 0.2, 0.06))) == "+0.12 (-0.06 to +0.30)"
 
 
 def test_seeds_are_paired_and_unpaired_ones_left_out() -> None:
@@ -62,6 +71,17 @@ def test_a_method_without_a_schedule_is_compared_with_our_schedule() -> None:
     runs = [run("snip", 0, 0.7), run("magnitude", 0, 0.8), run("magnitude", 0, 0.6, schedule="paper")]
     assert paired_differences(runs)["SNIP"][0.99].values == pytest.approx((-10.0,))
     assert paired_differences([runs[0], runs[2]])["SNIP"][0.99].values == pytest.approx((10.0,))
+
+
+def test_the_schedule_of_the_reference_is_the_same_for_all_seeds() -> None:
+    ours, paper = [run("magnitude", 0, 0.8)], [run("magnitude", seed, 0.6, schedule="paper") for seed in range(3)]
+    found = paired_differences([*(run("snip", seed, 0.7) for seed in range(3)), *ours, *paper])
+    assert found["SNIP"][0.99].values == pytest.approx((-10.0,))
+
+
+def test_a_seed_that_was_run_twice_counts_once() -> None:
+    runs = [run("magnitude", 0, 0.8), run("flipout", 0, 0.9), run("flipout", 0, 0.5, threads=2)]
+    assert paired_differences(runs)["FlipOut"][0.99].values == pytest.approx((10.0,))
 
 
 def test_nothing_to_compare_with() -> None:

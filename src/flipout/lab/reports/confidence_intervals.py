@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from functools import cache
 
 CONFIDENCE = 0.95
+FEWEST = 3
+"""The fewest values that have an interval. With two, a spread that is small by chance would decide."""
 
 
 def interval_of_mean(values: Sequence[float]) -> tuple[float, float] | None:
-    """The confidence interval of a mean by Student's t distribution; None with fewer than two values."""
+    """The confidence interval of a mean by Student's t distribution; None with fewer than three values."""
     number = len(values)
-    if number < 2:
+    if number < FEWEST:
         return None
     half = _quantile(number - 1) * statistics.stdev(values) / math.sqrt(number)
     mean = statistics.fmean(values)
@@ -45,7 +47,7 @@ class PairedDifference:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The confidence interval of the mean; None with fewer than two seeds."""
+        """The confidence interval of the mean; None with fewer than three seeds."""
         return interval_of_mean(self.values)
 
     @property
@@ -67,6 +69,8 @@ class PairedDifference:
         if not self.values:
             return "no common seed"
         if self.interval is None:
-            return f"{self.mean:+.2f} (one seed)"
+            return f"{self.mean:+.2f} ({'one seed' if len(self.values) == 1 else 'two seeds'})"
         low, high = self.interval
-        return f"{self.mean:+.2f} ({low:+.2f} to {high:+.2f})"
+        # An end that is close to 0 shows on which side it is.
+        digits = 2 if min(abs(low), abs(high)) >= 0.005 or low == high else 3
+        return f"{self.mean:+.2f} ({low:+.{digits}f} to {high:+.{digits}f})"

@@ -26,7 +26,7 @@ PART_TITLES = {
     "table3": "The power of the magnitude",
     "corrections": "The equations as printed in the paper",
     "aim": "The aim test: over-shoots and under-shoots",
-    "others": "Other methods under the same budget",
+    "others": "Other methods",
     "second chances": "Second chances: pruned weights that come back",
     "choice": "Choices made on held-out data",
     "smoke test": "Smoke test: it says nothing about the methods",

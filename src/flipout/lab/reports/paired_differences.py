@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from .confidence_intervals import PairedDifference
 from .labels import label_runs, percent
 from .records import Record
 from .report_tables import ReportTable, TableEntry
+from .seed_statistics import Cell, cell_of
 
 PAIRED_NOTE = (
     "Accuracy minus that of global magnitude with the same seed, schedule and training, in points: the mean over seeds "
@@ -18,19 +19,17 @@ PAIRED_NOTE = (
 
 def paired_differences(runs: Sequence[Record]) -> dict[str, dict[float, PairedDifference]]:
     """Every method against global magnitude for good, by label and sparsity, over the seeds that both have."""
-    labels = label_runs(runs)
-    references = {_place(run): accuracy for run in runs if is_reference(run) and (accuracy := run.accuracy) is not None}
-    found: dict[str, dict[float, dict[int, float]]] = {}
+    labels, groups = label_runs(runs), dict[tuple[str, float], list[Record]]()
     for run in runs:
-        if run.accuracy is None or run.settings.sparsity is None or is_reference(run):
-            continue
-        if (reference := _reference(run, references)) is not None:
-            by_seed = found.setdefault(labels[run.name], {}).setdefault(run.settings.sparsity, {})
-            by_seed[run.settings.seed] = 100 * (run.accuracy - reference)
-    return {
-        label: {sparsity: PairedDifference(tuple(by_seed.values())) for sparsity, by_seed in row.items()}
-        for label, row in found.items()
-    }
+        if run.settings.sparsity is not None and run.settings.method != "dense" and not is_reference(run):
+            groups.setdefault((labels[run.name], run.settings.sparsity), []).append(run)
+    found: dict[str, dict[float, PairedDifference]] = {}
+    for (label, sparsity), group in groups.items():
+        references = [run for run in runs if is_reference(run) and run.settings.sparsity == sparsity]
+        difference = cell_of(group).minus(_reference(group[0], references))
+        if difference.values:
+            found.setdefault(label, {})[sparsity] = difference
+    return found
 
 
 def paired_table(title: str, runs: Sequence[Record]) -> ReportTable | None:
@@ -54,13 +53,11 @@ def is_reference(run: Record) -> bool:
     return run.settings.method == "magnitude" and run.settings.given_options.keys() <= {"schedule"}
 
 
-def _reference(run: Record, references: Mapping[tuple[object, ...], float]) -> float | None:
-    """The accuracy of global magnitude that a run is compared with."""
-    schedule, *rest = _place(run)
-    possible = ("default", "paper") if schedule is None else (schedule,)
-    return next((references[kind, *rest] for kind in possible if (kind, *rest) in references), None)
-
-
-def _place(run: Record) -> tuple[object, ...]:
-    settings = run.settings
-    return settings.option("schedule"), settings.sparsity, settings.seed
+def _reference(run: Record, references: Sequence[Record]) -> Cell:
+    """Global magnitude under the schedule of a run. For a method without a schedule: under ours, or the paper's."""
+    schedule = run.settings.option("schedule")
+    for kind in ("default", "paper") if schedule is None else (schedule,):
+        cell = cell_of([each for each in references if each.settings.option("schedule") == kind])
+        if cell.values:
+            return cell
+    return Cell(())

@@ -15,7 +15,7 @@ from rich.text import Text
 from ..files import write_bytes
 from .labels import label_runs, percent
 from .records import Record
-from .seed_statistics import Cell, best, by_option, cells, dense_cell, shot_shares, sparsities
+from .seed_statistics import Cell, best, by_option, cells, dense_cell, level_with_best, shot_shares, sparsities
 
 WIDEST = 7  # columns on the console; wider tables are transposed
 
@@ -107,7 +107,7 @@ class ReportTable:
 _LATEX = {
     **{character: f"\\{character}" for character in "%&_#${}"},
     **{"^": r"\^{}", "~": r"\~{}", "\\": r"\textbackslash{}"},
-    **{"±": r"$\pm$", "†": r"$^\dagger$", "λ": r"$\lambda$"},
+    **{"±": r"$\pm$", "≈": r"$\approx$", "†": r"$^\dagger$", "λ": r"$\lambda$"},
 }
 
 
@@ -116,8 +116,8 @@ def _latex(text: str) -> str:
 
 
 BOLD = (
-    "Bold: the highest mean, and all methods that it is not shown to beat: the 95 % interval of the difference, paired "
-    "by seed, contains 0, or there are too few seeds."
+    "Bold: the highest mean. ≈: it is not shown to beat this one: the 95 % interval of the difference, paired by seed, "
+    "contains 0, or there are too few seeds."
 )
 INTERPOLATED = (
     "†: the sparsity of this method is an outcome; its accuracy is interpolated on log density between its best runs."
@@ -128,17 +128,24 @@ def accuracy_table(title: str, runs: Sequence[Record]) -> ReportTable:
     """Methods by sparsity, as in the paper: mean and standard deviation over seeds."""
     cells_by_label = cells(runs)
     columns = sparsities(cells_by_label)
-    winners = {s: best({label: row[s] for label, row in cells_by_label.items() if s in row}) for s in columns}
-    rows = []
-    for label, row in cells_by_label.items():
-        entries = (TableEntry(str(row.get(s, Cell(()))), label in winners[s]) for s in columns)
-        rows.append((TableEntry(label), *entries))
+    compared = [_compared({label: row[s] for label, row in cells_by_label.items() if s in row}) for s in columns]
+    missing = TableEntry(str(Cell(())))
+    rows = [(TableEntry(label), *(column.get(label, missing) for column in compared)) for label in cells_by_label]
     if (reference := dense_cell(runs)) is not None:
         rows.append((TableEntry("Dense (not pruned)"), *[TableEntry(str(reference))] * len(columns)))
     notes = [BOLD] if len(cells_by_label) > 1 else []
     if any(cell.interpolated for row in cells_by_label.values() for cell in row.values()):
         notes.append(INTERPOLATED)
     return ReportTable(title, ("method", *map(percent, columns)), tuple(rows), tuple(notes))
+
+
+def _compared(column: Mapping[str, Cell]) -> dict[str, TableEntry]:
+    """The entries of a column: the best is bold, and those that it is not shown to beat are marked."""
+    top, level = best(column), level_with_best(column)
+    return {
+        label: TableEntry(f"{cell}{' ≈' if label in level else ''}", bold=label == top)
+        for label, cell in column.items()
+    }
 
 
 def dead_table(title: str, runs: Sequence[Record]) -> ReportTable | None:
@@ -160,11 +167,12 @@ def dead_table(title: str, runs: Sequence[Record]) -> ReportTable | None:
         rows.append((TableEntry(f"{label}, at any sparsity"), entry, *[TableEntry("")] * (len(columns) - 1)))
     if not rows:
         return None
+    heading = ("method", *(map(percent, columns) if columns else ("runs with a dead layer",)))
     note = (
         "The number of runs in which a layer lost its last weight, and the layers. Methods that are not listed have no "
         "dead layer in any finished run."
     )
-    return ReportTable(title, ("method", *map(percent, columns)), tuple(rows), (note,))
+    return ReportTable(title, heading, tuple(rows), (note,))
 
 
 def shots_table(title: str, runs: Sequence[Record]) -> ReportTable | None:
@@ -209,8 +217,8 @@ def power_table(title: str, networks: Mapping[str, Sequence[Record]]) -> ReportT
     for network, scan in scans.items():
         row = [TableEntry(network)]
         for value, sparsity in columns:
-            column = {f"{v:g}": cell for (v, s), cell in scan.items() if s == sparsity}
-            row.append(TableEntry(str(scan.get((value, sparsity), Cell(()))), f"{value:g}" in best(column)))
+            column = _compared({f"{v:g}": cell for (v, s), cell in scan.items() if s == sparsity})
+            row.append(column.get(f"{value:g}", TableEntry(str(Cell(())))))
         rows.append(tuple(row))
     heading = ("network", *(f"{percent(s)}: p = {value:g}" for value, s in columns))
     return ReportTable(title, heading, tuple(rows), (BOLD,))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from .confidence_intervals import PairedDifference
 from .labels import counted, label_runs, scanned_option
@@ -20,6 +20,7 @@ class Cell:
     values: tuple[float, ...]
     seed_numbers: tuple[int, ...] = ()  # the seed of each value; without them, seeds are numbered from 0
     failed: int = 0
+    missing: int = 0  # seeds that are planned, and have neither a result nor a failure
     interpolated: bool = False
     complete: bool = False  # all runs of the method are finished
     dead_layers: tuple[str, ...] = ()  # over all runs; a layer that died in two runs is listed twice
@@ -45,6 +46,11 @@ class Cell:
     def minus(self, other: Cell) -> PairedDifference:
         """The differences to another cell, over the seeds that both have."""
         return PairedDifference.between(self.by_seed, other.by_seed)
+
+    def at(self, seeds: Collection[int]) -> Cell:
+        """The cell of some of its seeds."""
+        kept = {seed: value for seed, value in self.by_seed.items() if seed in seeds}
+        return replace(self, values=tuple(kept.values()), seed_numbers=tuple(kept))
 
     def __str__(self) -> str:
         if not self.values:
@@ -95,10 +101,12 @@ def cell_of(runs: Sequence[Record]) -> Cell:
         run for run in one_per_seed([run for run in runs if run.result is not None]) if run.accuracy is not None
     ]
     dead = [run.result["dead_layers"] for run in finished if run.result is not None and run.result["dead_layers"]]
+    ended = {run.settings.seed for run in runs if run.result is not None or run.failure}
     return Cell(
         tuple(100 * accuracy for run in finished if (accuracy := run.accuracy) is not None),
         tuple(run.settings.seed for run in finished),
         failed=sum(bool(run.failure) for run in runs),
+        missing=len({run.settings.seed for run in runs} - ended),
         dead_layers=tuple(name for names in dead for name in names),
         runs_with_dead_layers=len(dead),
     )
@@ -122,7 +130,8 @@ def _interpolated(runs: Sequence[Record], sparsity: float) -> Cell:
             values[seed] = value
     complete = all(run.result is not None or run.failure for run in runs)
     failed = sum(bool(run.failure) for run in runs)
-    return Cell(tuple(values.values()), tuple(values), failed, interpolated=True, complete=complete)
+    missing = sum(run.result is None and not run.failure for run in runs)
+    return Cell(tuple(values.values()), tuple(values), failed, missing, interpolated=True, complete=complete)
 
 
 def interpolate(points: Iterable[tuple[float, float]], sparsity: float) -> float | None:
@@ -154,22 +163,26 @@ def beats(one: Cell, other: Cell) -> bool | None:
 
 
 def has_larger_spread(one: Cell, other: Cell) -> bool:
-    """Whether the spread of `one` is significantly larger: an F-test at 95 %. Three seeds need a factor of 4.4."""
+    """Whether the spread of `one` is larger: a two-sided F-test at 95 %. Three seeds need a factor of 6.2."""
     from scipy.special import fdtri
 
     if one.spread is None or other.spread is None:
         return False
-    bound = float(fdtri(one.seeds - 1, other.seeds - 1, 0.95))
+    bound = float(fdtri(one.seeds - 1, other.seeds - 1, 0.975))
     return one.spread**2 > bound * other.spread**2
 
 
-def best(column: Mapping[str, Cell]) -> set[str]:
-    """The label with the highest mean, and all labels that it does not beat or that have too few seeds to decide."""
-    measured = {label: cell for label, cell in column.items() if cell.values}
-    if not measured:
-        return set()
-    top = max(measured, key=lambda label: measured[label].mean)
-    return {label for label, cell in measured.items() if label == top or not beats(measured[top], cell)}
+def best(column: Mapping[str, Cell]) -> str | None:
+    """The label with the highest mean; None if nothing was measured."""
+    measured = {label: cell.mean for label, cell in column.items() if cell.values}
+    return max(measured, key=lambda label: measured[label], default=None)
+
+
+def level_with_best(column: Mapping[str, Cell]) -> set[str]:
+    """The labels that the best one is not shown to beat, also for want of seeds."""
+    top = best(column)
+    others = {label: cell for label, cell in column.items() if cell.values and label != top}
+    return {label for label, cell in others.items() if top is not None and not beats(column[top], cell)}
 
 
 def sparsities(rows: Cells) -> list[float]:
