@@ -51,6 +51,8 @@ class Layer:
         self.positions = Positions.all_of(self.weight.shape) if self.part is None else self.part.positions
         self.mask = torch.ones_like(self.local, dtype=torch.bool, requires_grad=False)
         self.kept = self.size
+        self.parked: Layer | None = None
+        """The weights of this layer that are kept, but not in the network while it is shrunk."""
         self._version = 0
         every = torch.ones((), dtype=torch.bool, device="cpu").expand(self.weight.shape)
         self._channels = ChannelTally() if self.part is None else channels_of(every, self.module)

@@ -165,7 +165,8 @@ class Pruner(Reading):
         attachments.add(self)  # before the hooks, because it fails if another thread has just attached a pruner
         self._hooks = StepHooks(self.optimizer, self._before_step, self._after_step)
         self._state_guard = StateGuard(self.optimizer, lambda: self.shrunk)
-        self._gradient_masks = GradientMasks(self.layers)
+        this = weakref.ref(self)
+        self._gradient_masks = GradientMasks(self.layers, lambda: (pruner := this()) is None or pruner.finished)
         if self.dead_weights is not None:
             self.dead_weights.watch(self.model)
         if self.units is not None:

@@ -98,16 +98,6 @@ def test_frozen_parameters_need_no_optimizer() -> None:
     assert shapes(model)[1][0] < 32
 
 
-@pytest.mark.parametrize("name", ["Muon", "Lars", "FusedLAMB", "SOAP", "DistributedShampoo"])
-def test_optimizers_that_look_at_other_weights_are_refused(name: str) -> None:
-    named = type(name, (torch.optim.SGD,), {})
-    parts = pruned(make=lambda model: named(model.parameters(), 0.05))
-    steps(parts, 0, STEPS)
-    assert not parts[2].worth_shrinking
-    with pytest.raises(ValueError, match=f"{name} updates a weight by other weights too"):
-        parts[2].shrink(EXAMPLE)
-
-
 def test_a_pruner_that_was_removed_shrinks_nothing() -> None:
     parts = model, optimizer, pruner = pruned()
     steps(parts, 0, STEPS)

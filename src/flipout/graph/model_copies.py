@@ -20,11 +20,14 @@ def evaluation_copy(model: nn.Module) -> nn.Module:
     refuse_unsupported(network)
     try:
         return independent_copy(network).eval()
-    except RuntimeError as error:
-        raise ValueError(
-            f"{type(network).__name__} cannot be copied ({first_line(error)}); if it was pruned with "
-            "torch.nn.utils.prune, make the pruning permanent first with torch.nn.utils.prune.remove"
-        ) from error
+    except Exception as error:  # any attribute of the network may refuse to be copied
+        advice = (
+            "; if it was pruned with torch.nn.utils.prune, make the pruning permanent first with "
+            "torch.nn.utils.prune.remove"
+            if isinstance(error, RuntimeError)
+            else ": keep what cannot be copied outside of the network"
+        )
+        raise ValueError(f"{type(network).__name__} cannot be copied ({first_line(error)}){advice}") from error
 
 
 def independent_copy(model: nn.Module) -> nn.Module:

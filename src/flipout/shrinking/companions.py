@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree
 
 from ..layers import Layer
 from .tensor_parts import replace_values
@@ -46,12 +47,16 @@ def companions(tensor: Tensor, optimizer: torch.optim.Optimizer | None, layer: L
 
 
 def unfit_states(tensor: Tensor, optimizer: torch.optim.Optimizer) -> list[str]:
-    """The names of tensors that an optimizer keeps for a parameter and that have neither its shape nor one element."""
+    """The names of what an optimizer keeps for a parameter and that cannot be cut with it.
+
+    These are tensors that have neither its shape nor one element, and tensors in lists or dictionaries.
+    """
     state = optimizer.state.get(tensor, {})
     return [
         key
         for key, value in state.items()
-        if isinstance(value, Tensor) and value.numel() != 1 and not _fits(value, tensor)
+        if not _fits(value, tensor)
+        and any(isinstance(each, Tensor) and each.numel() != 1 for each in _pytree.tree_leaves(value))
     ]
 
 

@@ -36,6 +36,7 @@ class NetworkCut:
         self._positions: dict[str, Positions] = {}
         self._originals: dict[str, dict[str, Tensor]] = {}
         self._outputs_of_group: dict[str, int] = {}
+        self._prepared: dict[str, list[tuple[Companion, Tensor]]] = {}
         self.parked: list[Layer] = []
 
     @property
@@ -43,9 +44,14 @@ class NetworkCut:
         """For each tensor that is cut, the indices that are left in each dimension."""
         return {name: where.indices for name, where in self._positions.items()}
 
-    @torch.no_grad()
     def apply(self, indices: Mapping[str, Indices]) -> None:
         """Cut a whole network."""
+        self.prepare(indices)
+        self.commit()
+
+    @torch.no_grad()
+    def prepare(self, indices: Mapping[str, Indices]) -> None:
+        """Make the smaller tensors. The network is not changed yet."""
         assert not self._positions
         tensors, network = named_tensors(self._model), unwrapped(self._model)
         for path in _paths(indices):
@@ -53,15 +59,21 @@ class NetworkCut:
             if isinstance(module, _ConvNd) and module.groups > 1:
                 self._outputs_of_group[path] = module.out_channels // module.groups
         for name, kept in indices.items():
-            where = Positions(tensors[name].shape, tuple(kept))
+            where = self._positions[name] = Positions(tensors[name].shape, tuple(kept))
             found = self._companions(name, tensors[name])
-            self._positions[name] = where
+            self._prepared[name] = [(each, take(each.tensor, where)) for each in found]
             self._originals[name] = {each.key: each.tensor for each in found if each.stays}
-            for each in found:
-                each.replace(take(each.tensor, where))
+
+    @torch.no_grad()
+    def commit(self) -> None:
+        """Put the smaller tensors into the network."""
+        for name, parts in self._prepared.items():
+            for each, part in parts:
+                each.replace(part)
             if (layer := self._layers.get(name)) is not None:
-                self._park(layer, where)
-                _settle(layer, where)
+                self._park(layer, self._positions[name])
+                _settle(layer, self._positions[name])
+        self._prepared = {}
         self._fit_modules()
 
     @torch.no_grad()
@@ -76,12 +88,12 @@ class NetworkCut:
                         originals[each.key] = _zeros(each.tensor, parked.positions.shape)
                 for key, original in originals.items():
                     self._write_back(parked, key, original)
-                unpark(parked, self._optimizer)
+                self._unpark(parked)
                 elements = parked.positions.elements()[parked.mask.cpu()]
-                self.parked[number] = park(layer, originals, elements, self._optimizer)
+                layer.parked = self.parked[number] = park(layer, originals, elements, self._optimizer)
         for parked in [each for each in self.parked if not each.kept]:
             self.parked.remove(parked)
-            unpark(parked, self._optimizer)
+            self._unpark(parked)
 
     @torch.no_grad()
     def undo(self, masks: Mapping[str, Tensor] | None = None) -> None:
@@ -109,7 +121,7 @@ class NetworkCut:
             if (layer := self._layers.get(name)) is not None:
                 _settle(layer, Positions.all_of(where.shape))
         for parked in self.parked:
-            unpark(parked, self._optimizer)
+            self._unpark(parked)
         self._fit_modules()
         self._positions, self._originals, self._outputs_of_group, self.parked = {}, {}, {}, []
 
@@ -121,7 +133,12 @@ class NetworkCut:
         originals = self._originals[layer.name]
         elements = elements_outside(originals["mask"], where)
         if len(elements):
-            self.parked.append(park(layer, originals, elements, self._optimizer))
+            layer.parked = park(layer, originals, elements, self._optimizer)
+            self.parked.append(layer.parked)
+
+    def _unpark(self, parked: Layer) -> None:
+        self._layers[parked.name].parked = None
+        unpark(parked, self._optimizer)
 
     def _write_back(self, parked: Layer, key: str, original: Tensor) -> None:
         assert isinstance(parked.positions, ListedPositions)

@@ -8,6 +8,7 @@ network: what happens to the masks is what would have happened without shrinking
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -33,6 +34,7 @@ def park(
     parked.count()
     for name, statistic in layer.statistics.items():
         own = copy.copy(statistic)
+        vars(own).update({key: value.clone() for key, value in vars(own).items() if isinstance(value, Tensor)})
         own.place = replace(statistic.place, positions=parked.positions)
         own.state = {
             part: take_elements(originals[f"statistics {name} {part}"], elements)
@@ -51,6 +53,8 @@ def park(
         }
     group = next(group for group in optimizer.param_groups if any(each is layer.weight for each in group["params"]))
     group["params"].append(parked.weight)
+    if "param_names" in group:  # of an optimizer with named parameters
+        group["param_names"].append(f"{layer.name} (parked)")
     return parked
 
 
@@ -59,7 +63,10 @@ def unpark(parked: Layer, optimizer: torch.optim.Optimizer | None) -> None:
     assert optimizer is not None  # a copy without an optimizer parks nothing
     optimizer.state.pop(parked.weight, None)
     for group in optimizer.param_groups:
-        group["params"][:] = [parameter for parameter in group["params"] if parameter is not parked.weight]
+        kept = [parameter is not parked.weight for parameter in group["params"]]
+        for key in ("params", "param_names"):
+            if key in group:
+                group[key][:] = itertools.compress(group[key], kept)
 
 
 def set_gradients(layers: Mapping[str, Layer], parked: Sequence[Layer]) -> None:

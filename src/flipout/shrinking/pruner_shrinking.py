@@ -230,13 +230,28 @@ class Shrinking(PruningEvent):
 
     def _load_shrunk_state(self, text: str) -> None:
         """Shrink the network as it was when a state was saved. The weights and the optimizer's state are loaded."""
-        state = read_shrunk_state(text)
+        state, pruner = read_shrunk_state(text), self._pruner
         self.shrinks[:], self._looked, self._batch = state.shrinks, (-1, False), state.batch
         self._example, self._channels = example_of_zeros(state.example, self.layers[0].weight.device), None
+        self._impossible = False
+        if not attachments.contains(pruner):
+            return
+        if state.indices and (problem := refusals.of_training(pruner) or refusals.of_tensors(pruner, state.indices)):
+            self._impossible = True
+            self._cut_to({})
+            warnings.warn(
+                f"the state is that of a shrunk network, and this one cannot be shrunk: {problem}. The training goes "
+                "on with the whole network",
+                NotShrunkWarning,
+                stacklevel=4,
+            )
+            return
         if self._example is not None:
-            self._channels = RemovableChannels(unwrapped(self.model), self._example)
-        if attachments.contains(self._pruner):
-            self._cut_to(state.indices)
+            try:
+                self._channels = RemovableChannels(unwrapped(self.model), self._example)
+            except UnsupportedNetworkError:  # the example has zeros in place of data, such as token numbers
+                self._impossible = True  # it stays as small as it was
+        self._cut_to(state.indices)
 
     # Inside.
 
@@ -283,12 +298,15 @@ class Shrinking(PruningEvent):
         if self._expansions:
             self._resting = indices
         elif indices:
-            self._cuts = [
+            cuts = [
                 NetworkCut(self.model, self.optimizer, self.layers),
                 *(NetworkCut(copy, None, ()) for copy in self._followers),
             ]
-            for cut in self._cuts:
-                cut.apply(indices)
+            for cut in cuts:  # first what may fail for want of memory; nothing is changed by it
+                cut.prepare(indices)
+            for cut in cuts:
+                cut.commit()
+            self._cuts = cuts
             self._forget_shapes()
 
     def _make_whole(self) -> None:

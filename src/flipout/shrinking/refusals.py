@@ -14,27 +14,25 @@ from ..runtime import attachments
 from ..runtime.hooks import StepHooks
 from ..shards.local_tensors import is_sharded
 from .companions import unfit_states, unfit_statistics
+from .elementwise_optimizers import is_elementwise_optimizer
 
 if TYPE_CHECKING:
     from ..pruner import Pruner
 
 AROUND_STEPS = ("change_gradients", "settle", "extra_state")
-IN_EVENTS = ("select", "apply")
+IN_EVENTS = ("prune", "keep", "score", "select", "apply", "record")
 """A method that does one of these in its own way may need weights that are removed."""
-
-NOT_ELEMENTWISE = (
-    *("muon", "shampoo", "lars", "larc", "lamb", "soap", "kron", "galore", "adafactor", "novograd"),
-    *("adam_mini", "adammini", "prodigy", "dadapt"),
-)
-"""Optimizers whose update of a weight depends on other weights: what their names contain, in lower case."""
 
 
 def of_method(pruner: Pruner) -> str | None:
     """Why a method cannot be shrunk at this time; None if it can."""
-    own = pruner.overridden(AROUND_STEPS if pruner.finished else (*AROUND_STEPS, *IN_EVENTS))
+    own = pruner.overridden(AROUND_STEPS)
     if pruner.needs_whole_network or own:
         reason = pruner.needs_whole_network or f"its own {own[0]}() may use weights that are removed"
         return f"{type(pruner).__name__} needs the whole network: {reason}. Train without shrinking"
+    if not pruner.finished and (own := pruner.overridden(IN_EVENTS)):
+        name = type(pruner).__name__
+        return f"the own {own[0]}() of {name} may use weights that are removed. Wait until pruner.finished"
     if pruner.step == 0:
         return "nothing is trained yet. Take the first optimizer step before you shrink the network"
     if pruner.regrows:
@@ -46,6 +44,14 @@ def of_method(pruner: Pruner) -> str | None:
         return (
             "kernels, blocks and patterns would be cut apart, and channels with scope='layer' are counted in whole "
             "layers. Wait until pruner.finished"
+        )
+    asking = [each for layer in pruner.layers for each in layer.statistics.values() if each.gradient == "unmasked"]
+    if not pruner.finished and asking:
+        return "a statistic needs the gradients of pruned weights. Wait until pruner.finished"
+    if any(not statistic.only_for_prunings for statistic in asking):
+        return (
+            "a statistic needs the gradients of pruned weights. If prunings alone read it, declare that with "
+            "`only_for_prunings = True` in its class, and wait until pruner.finished"
         )
     if not pruner.finished and not is_elementwise(pruner.criterion):
         return (
@@ -71,7 +77,7 @@ def of_training(pruner: Pruner) -> str | None:
             return "the model is compiled, for the old sizes. Train without torch.compile, or without shrinking"
     if sharded := [name for name, tensor in named_tensors(pruner.model).items() if is_sharded(tensor)]:
         return f"{sharded[0]} is a DTensor, which cannot be cut yet. Train without shrinking"
-    if any(name in type(pruner.optimizer).__name__.lower() for name in NOT_ELEMENTWISE):
+    if not is_elementwise_optimizer(pruner.optimizer):
         return (
             f"{type(pruner.optimizer).__name__} updates a weight by other weights too, and would go on differently in "
             "a smaller network. Use an optimizer such as SGD or AdamW, or train without shrinking"

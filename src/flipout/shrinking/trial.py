@@ -1,21 +1,83 @@
-"""A trial on a copy: the smaller network must run, and compute the same, before the network itself is touched."""
+"""A trial on copies: the smaller network must run, and compute the same, before the network itself is touched."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+from torch.utils import _pytree
 
+from ..graph.comparison import coarsest_epsilon, describe_difference
 from ..graph.equivalence import EquivalenceCheck
 from ..graph.model_copies import evaluation_copy
+from ..graph.tracing_errors import UnsupportedNetworkError, first_line
 from .network_cut import Indices, NetworkCut
 
 
 @torch.no_grad()
 def try_cut(model: nn.Module, indices: Mapping[str, Indices], example: tuple[Tensor, ...]) -> None:
     """Raise an `UnsupportedNetworkError` if the network would compute something else without some channels."""
-    copy = evaluation_copy(model)
-    check = EquivalenceCheck(copy, example)
-    NetworkCut(copy, None, ()).apply(indices)
-    check.verify(copy)
+    whole = evaluation_copy(model)
+    check = EquivalenceCheck(whole, example)
+    NetworkCut(whole, None, ()).apply(indices)
+    check.verify(whole)
+    _try_in_training_mode(model, indices, check.example)
+
+
+def _try_in_training_mode(model: nn.Module, indices: Mapping[str, Indices], example: tuple[Tensor, ...]) -> None:
+    """Compare the outputs in training mode: a network may return features there, or call an auxiliary head.
+
+    In float64, because batch norm enlarges differences if a batch is small. Where outputs are random, because of
+    dropout in the code of the network, only their shapes are compared.
+    """
+    whole, smaller = _training_copy(model), _training_copy(model)
+    NetworkCut(smaller, None, ()).apply(indices)
+    try:
+        expected = _outputs(whole.double(), _exact(example))
+        smaller, inputs = smaller.double(), _exact(example)
+    except Exception:  # the network may have types written into its code
+        whole, inputs = _training_copy(model), example
+        expected = _outputs_or_refuse(whole, inputs, "the network does not run in training mode with a few examples")
+    found = _outputs_or_refuse(smaller, inputs, "the smaller network failed in training mode")
+    tolerance = coarsest_epsilon(expected) ** 0.4
+    if describe_difference(expected, _outputs(whole, inputs, seed=1), tolerance, global_share=1e-3):
+        expected, found = _shapes(expected), _shapes(found)
+        difference = "" if expected == found else f"shapes {found} instead of {expected}"
+    else:
+        difference = describe_difference(expected, found, tolerance, global_share=1e-3) or ""
+    if difference:
+        raise UnsupportedNetworkError(f"the smaller network has different outputs in training mode ({difference})")
+
+
+def _training_copy(model: nn.Module) -> nn.Module:
+    """A copy in training mode, without dropout. Modules that are in evaluation mode while the rest trains stay so."""
+    modes = [module.training for module in model.modules()]
+    network = evaluation_copy(model)
+    for module, training in zip(network.modules(), modes, strict=True):
+        module.training = (training or not model.training) and not isinstance(module, _DropoutNd)
+    return network
+
+
+def _exact(example: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(each.double() if each.is_floating_point() else each for each in example)
+
+
+def _outputs(model: nn.Module, inputs: tuple[Tensor, ...], seed: int = 0) -> Any:
+    with torch.random.fork_rng(devices={each.device for each in inputs if each.is_cuda}):
+        torch.manual_seed(seed)
+        return model(*copy.deepcopy(inputs))
+
+
+def _outputs_or_refuse(model: nn.Module, inputs: tuple[Tensor, ...], problem: str) -> Any:
+    try:
+        return _outputs(model, inputs)
+    except Exception as error:  # the user's code may raise any error
+        raise UnsupportedNetworkError(f"{problem} ({first_line(error)})") from error
+
+
+def _shapes(outputs: Any) -> Any:
+    return _pytree.tree_map(lambda each: tuple(each.shape) if isinstance(each, Tensor) else type(each), outputs)

@@ -43,6 +43,10 @@ class Statistic:
     Gradients are masked as they are accumulated. For a statistic that needs the unmasked gradient, masking waits until
     the step, so gradient clipping sees the gradients of pruned weights too."""
 
+    only_for_prunings: ClassVar[bool] = False
+    """Whether it is read by prunings alone. Then gradients are masked as usual after the last pruning, also if it needs
+    the unmasked ones."""
+
     shared: ClassVar[tuple[str, ...]] = ()
     """State that belongs to the weight tensor as a whole, such as a count of steps. It may have any shape, and kernels
     and readers do not get it."""

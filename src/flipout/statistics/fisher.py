@@ -51,3 +51,4 @@ class FullSquaredGradient(SquaredGradient):
     """The same with the gradient at every weight, pruned ones included."""
 
     gradient = "unmasked"
+    only_for_prunings = True

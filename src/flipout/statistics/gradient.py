@@ -27,3 +27,4 @@ class FullGradient(Gradient):
     """The latest gradient of the loss at every weight, pruned ones included: what regrowth by gradient ranks by."""
 
     gradient = "unmasked"
+    only_for_prunings = True
