@@ -21,7 +21,7 @@ from .pruner_copy import REFUSAL, copy_together
 from .pruner_reading import Reading, StatisticMaker
 from .pruner_state import check_state, load_masks_and_statistics, save_state
 from .rank_agreement import check_ranks
-from .revival import Revival, as_revival
+from .revival import Revival, as_revival, warn_of_long_revival
 from .runtime import attachments
 from .runtime.compiler import Compile, decide
 from .runtime.gradient_masks import GradientMasks
@@ -142,7 +142,8 @@ class Pruner(Reading):
         self.revival, self._frozen_at = as_revival(revival), 0
         if self.revival is not None:
             self._refuse_revival()
-            self._plan = self.revival.extend(self._plan, schedule.steps)
+            plan, self._plan = self._plan, self.revival.extend(self._plan, schedule.steps)
+            warn_of_long_revival(self.revival, plan, schedule.steps)
             self._frozen_at = self.revival.frozen_at(schedule.steps)
         self._progress = Progress(self._plan[-1].step if self._plan else 0, schedule.steps)
         self._track(statistics or {})

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Integral, Real
 
 from .schedules import Pruning
+from .warnings import LongRevivalWarning
 
 EVENTS = 150
+EXTREME, LATE = 0.98, 0.6
+"""From this sparsity on, prunings that end before this share of the time until the masks are frozen are warned of."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,24 @@ class Revival:
         if last.step > before[-1].step:
             extended.append(last)
         return extended + [pruning for pruning in plan if pruning.step > frozen]
+
+
+def warn_of_long_revival(revival: Revival, plan: Sequence[Pruning], steps: int) -> None:
+    """Warn if a network is kept at an extreme sparsity for long while weights come and go.
+
+    Every hidden value is pushed about by the noise of the gradients, and the larger the steps, the further. In the end
+    noise decides which few weights are kept. (LeNet-300-100 at 99.9 %, 30 epochs, prunings until 50, 35 and 20 % of
+    training and masks frozen at 70 %: 92, 46 and 25 % on held-out data.)
+    """
+    last, frozen = plan[-1], revival.frozen_at(steps)
+    if (last.sparsity or 0.0) >= EXTREME and last.step < LATE * frozen:
+        warnings.warn(
+            f"the last pruning is at step {last.step:,}, and weights can come back until step {frozen:,}. For so long "
+            f"at a sparsity of {last.sparsity:.2%}, a network may collapse. End the prunings later (window=), freeze "
+            f"the masks at {last.step / LATE / steps:.2g} of training (until=), or prune for good with revival=None",
+            LongRevivalWarning,
+            stacklevel=4,
+        )
 
 
 def as_revival(revival: Revival | bool | None) -> Revival | None:

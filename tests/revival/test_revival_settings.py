@@ -55,6 +55,30 @@ def test_methods_that_decide_about_pruned_weights_themselves(method: str) -> Non
         flipout.METHODS[method](model, sgd(model), sparsity=0.9, steps=STEPS, revival=True, **options)
 
 
+def test_a_long_time_at_an_extreme_sparsity_is_warned_of(recwarn: pytest.WarningsRecorder) -> None:
+    def attach(sparsity: float, end: float, until: float) -> None:
+        model = mlp()
+        schedule, revival = flipout.Geometric(sparsity, 1000, window=(0.05, end)), flipout.Revival(until=until)
+        pruner = flipout.GlobalMagnitude(
+            model, sgd(model), sparsity=sparsity, steps=1000, schedule=schedule, revival=revival
+        )
+        pruner.remove()
+
+    def warned() -> list[str]:
+        found = [str(each.message) for each in recwarn if each.category is flipout.LongRevivalWarning]
+        recwarn.clear()
+        return found
+
+    attach(0.99, 0.5, 0.7)  # the default
+    attach(0.9, 0.2, 0.7)
+    attach(0.99, 0.2, 0.3)
+    assert warned() == []
+    attach(0.99, 0.2, 0.7)
+    (message,) = warned()
+    assert "the last pruning is at step 200, and weights can come back until step 700" in message
+    assert "freeze the masks at 0.33 of training" in message
+
+
 def test_prunings_after_the_freeze_are_for_good() -> None:
     model = mlp()
     optimizer = sgd(model)

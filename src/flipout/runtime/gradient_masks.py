@@ -46,7 +46,8 @@ def _mask_gradient_of(layer: Layer, finished: Callable[[], bool]) -> Callable[[T
     """The hook of a layer. It must not keep the layer alive, because the weight may outlive the pruner."""
     reference = weakref.ref(layer)
     asking = [statistic for statistic in layer.statistics.values() if statistic.gradient == "unmasked"]
-    always = any(not statistic.only_for_prunings for statistic in asking)
+    always, until_finished = any(not statistic.only_for_prunings for statistic in asking), bool(asking)
+    del asking  # the weight may outlive them, too
 
     @never_traced
     def mask_gradient(weight: Tensor) -> None:
@@ -55,7 +56,7 @@ def _mask_gradient_of(layer: Layer, finished: Callable[[], bool]) -> Callable[[T
             layer.parked.weight.grad = torch.zeros_like(layer.parked.weight)
         if layer is None or layer.dense or layer.hidden is not None or grad is None or grad.layout != torch.strided:
             return  # (a sparse gradient is refused inside the step)
-        if always or (asking and not finished()):
+        if always or (until_finished and not finished()):
             return
         if not has_layout_of(weight, grad):
             return  # it is brought into the layout of the weight inside the step
