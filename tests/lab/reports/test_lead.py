@@ -86,6 +86,21 @@ def test_magnitude_with_second_chances_is_the_control(revived: list[float], use:
     assert row(*both, *runs("magnitude", revived, revival=True))["use"] == use
 
 
+@pytest.mark.parametrize(
+    ("early", "use"),
+    [
+        ([80, 81.3, 82], "global magnitude that ends at 20 %"),
+        ([70, 71.3, 72], "FlipOut"),
+        ([73, 76.3, 76], "FlipOut, or magnitude that ends at 20 %"),
+    ],
+)
+def test_magnitude_that_ends_early_is_a_baseline_too(early: list[float], use: str) -> None:
+    both = [*runs("magnitude", [60, 61, 62]), *runs("flipout", [74, 75.1, 76])]
+    found = row(*both, *runs("magnitude", early, end=0.2))
+    assert found["use"] == use
+    assert found["FlipOut minus magnitude"].startswith("+14.03 (")
+
+
 def test_a_dead_baseline_is_named() -> None:
     dead = [replace(run, result={**run.result, "dead_layers": ["fc"]}) for run in runs("magnitude", [10, 10, 10])]  # type: ignore[dict-item]
     found = row(*dead, *runs("flipout", [30, 30.1, 29]))
