@@ -52,7 +52,7 @@ wheel: .venv/everything ## build the wheel, install it into a clean environment,
 bench: .venv/everything ## measure what pruning costs; about five minutes
 	$(BIN)/python -m benchmarks
 
-bench-train: .venv/everything ## measure whole trainings, dense and shrunk, on CIFAR-10; about six minutes on two cores
+bench-train: .venv/everything ## measure whole trainings, dense and shrunk, on CIFAR-10; about fifteen minutes on two cores
 	$(BIN)/python -m benchmarks.shrinking
 
 bench-export: .venv/everything ## measure exported networks on CIFAR-10; about fifteen minutes
