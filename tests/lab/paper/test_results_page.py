@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from flipout.lab.paper.results_page import render_results_page
@@ -25,11 +26,23 @@ def test_the_page_leads_with_what_a_reader_wants(tmp_path: Path) -> None:
         "ResNet10 on CIFAR-10, 15 epochs",
         "The runs behind this page",
     ]
-    assert "ResNet10 on CIFAR-10, 15 epochs, 3 seeds. The dense network has 80.50 ± 0.71." in text
+    assert "ResNet10 on CIFAR-10, 15 epochs, 3 seeds. The dense network has 80.50 ± 0.71 (2 seeds)." in text
     assert "| **FlipOut** |" in text
     assert "| FlipOut | 99 % | 3 | 75.03 ± 1.00 | **+4.03 (+3.89 to +4.18)** |" in text
     pictures = re.findall(r"\]\((.*\.png)\)", text)
     assert {tmp_path.parent / picture for picture in pictures} == set(tmp_path.iterdir())
+
+
+def test_what_is_not_finished_is_counted_and_left_out() -> None:
+    """A long grid is published while it runs: parts and methods without a result are not shown."""
+    done = runs("magnitude", [70, 71, 72])
+    later = [replace(run, result=None) for run in (*runs("flipout", [0, 0]), *runs("random", [0], part="ablation"))]
+    text = render_results_page([Records("one", (*done, *later))], "x")
+    assert "2 of 5 runs are not finished. Methods without a result are left out." in text
+    assert "| Random |" not in text
+    assert "### Ablation of the noise" not in text
+    assert "| FlipOut |" not in text.partition("### Accuracy against sparsity")[2]
+    assert "not finished" not in render_results_page([Records("one", tuple(done))], "x")
 
 
 def test_a_page_without_results() -> None:

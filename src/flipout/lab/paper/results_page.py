@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..reports.chart_data import accuracy_curves
 from ..reports.file_names import UniqueNames
-from ..reports.labels import PART_TITLES, SCHEDULES, by_network, counted, dense_references, network_key
+from ..reports.labels import PART_TITLES, SCHEDULES, by_network, counted, dense_references, label_runs, network_key
 from ..reports.lead import choice_table, lead_figure, trials_table
 from ..reports.matplotlib_figures import draw_accuracy
 from ..reports.paired_differences import PAIRED_NOTE, is_reference, paired_table
@@ -179,15 +179,27 @@ def _networks(records: Records, pictures: Path | None, names: UniqueNames) -> It
             continue
         yield f"## {network}\n"
         for part in parts:
-            runs = [run for run in of_network if part in run.parts]
+            planned = [run for run in of_network if part in run.parts]
+            runs = _with_results(planned)
+            if not runs:
+                continue
             runs = _with_references(records, runs) if part == "others" else runs
             shown = [*runs, *dense_references(of_network, runs)]
             yield f"### {PART_TITLES.get(part, part)}\n"
             if part in REMARKS:
                 yield REMARKS[part] + "\n"
+            if open_runs := sum(run.result is None and not run.failure for run in planned):
+                yield f"{open_runs} of {len(planned)} runs are not finished. Methods without a result are left out.\n"
             yield from _part(network, part, shown)
             if part in PARTS_WITH_FIGURES:
                 yield from _picture(network, part, shown, pictures, names)
+
+
+def _with_results(runs: Sequence[Record]) -> list[Record]:
+    """The runs of methods that have a result, or a failure."""
+    labels = label_runs(runs)
+    found = {labels[run.name] for run in runs if run.result is not None or run.failure}
+    return [run for run in runs if labels[run.name] in found]
 
 
 def _sweeps(all_records: Sequence[Records]) -> Iterator[str]:
