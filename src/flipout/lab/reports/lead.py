@@ -140,10 +140,10 @@ def _verdict(magnitude: Cell, flipout: Cell, early: PairedDifference, revived: P
         return NOT_RUN
     if gain.interval is None:
         return "cannot be said: " + ("no common seed", "one seed", "two seeds")[len(gain.values)]
-    if not gain.is_shown:
-        return "either: no difference shown"
     if gain.is_negative or early.is_negative:
         return "global magnitude" if gain.is_negative else "global magnitude that ends at 20 %"
+    if not gain.is_shown:
+        return "either: no difference shown"
     if revived.is_negative:
         return "global magnitude with second chances"
     choice = "FlipOut" if revived.interval is None or revived.is_positive else "second chances, with either ranking"
