@@ -143,7 +143,7 @@ def test_noise_hurts_and_then_helps() -> None:
             ),
         ]
 
-    low, high = [80, 81, 82], [90, 91, 92]
+    low, high = [80.0, 81.0, 82.0], [90.0, 91.0, 92.0]
     assert verdicts("Noise makes FlipOut worse", *pair(0.9, low, high)) == [Verdict.HOLDS]
     assert verdicts("Noise makes FlipOut worse", *pair(0.9, high, low), *pair(0.999, low, high)) == [Verdict.FAILS]
     assert verdicts("Noise makes FlipOut better", *pair(0.999, high, low)) == [Verdict.HOLDS]
