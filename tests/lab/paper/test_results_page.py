@@ -38,7 +38,7 @@ def test_what_is_not_finished_is_counted_and_left_out() -> None:
     done = runs("magnitude", [70, 71, 72])
     later = [replace(run, result=None) for run in (*runs("flipout", [0, 0]), *runs("random", [0], part="ablation"))]
     text = render_results_page([Records("one", (*done, *later))], "x")
-    assert "2 of 5 runs are not finished. Methods without a result are left out." in text
+    assert "2 of 5 runs are not finished. Methods and sparsities without a result are left out." in text
     assert "| Random |" not in text
     assert "### Ablation of the noise" not in text
     assert "| FlipOut |" not in text.partition("### Accuracy against sparsity")[2]

@@ -184,22 +184,24 @@ def _networks(records: Records, pictures: Path | None, names: UniqueNames) -> It
             if not runs:
                 continue
             runs = _with_references(records, runs) if part == "others" else runs
-            shown = [*runs, *dense_references(of_network, runs)]
+            shown = [*runs, *_with_results(dense_references(of_network, runs))]
             yield f"### {PART_TITLES.get(part, part)}\n"
             if part in REMARKS:
                 yield REMARKS[part] + "\n"
             if open_runs := sum(run.result is None and not run.failure for run in planned):
-                yield f"{open_runs} of {len(planned)} runs are not finished. Methods without a result are left out.\n"
+                left_out = "Methods and sparsities without a result are left out."
+                yield f"{open_runs} of {len(planned)} runs are not finished. {left_out}\n"
             yield from _part(network, part, shown)
             if part in PARTS_WITH_FIGURES:
                 yield from _picture(network, part, shown, pictures, names)
 
 
 def _with_results(runs: Sequence[Record]) -> list[Record]:
-    """The runs of methods that have a result, or a failure."""
+    """The runs of methods that have a result, or a failure, at the sparsities that have one."""
     labels = label_runs(runs)
-    found = {labels[run.name] for run in runs if run.result is not None or run.failure}
-    return [run for run in runs if labels[run.name] in found]
+    ended = [run for run in runs if run.result is not None or run.failure]
+    methods, sparsities = {labels[run.name] for run in ended}, {run.settings.sparsity for run in ended}
+    return [run for run in runs if labels[run.name] in methods and run.settings.sparsity in sparsities]
 
 
 def _sweeps(all_records: Sequence[Records]) -> Iterator[str]:
