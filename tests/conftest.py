@@ -5,10 +5,13 @@ from __future__ import annotations
 import gc
 import warnings
 
+import hypothesis
 import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    hypothesis.settings.register_profile("without deadline", deadline=None)  # no test may depend on the time it takes
+    hypothesis.settings.load_profile("without deadline")
     for name in ("UnfinishedWarning", "DeadLayerWarning"):
         config.addinivalue_line("filterwarnings", f"ignore::flipout.{name}")
 

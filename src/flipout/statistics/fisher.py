@@ -51,4 +51,3 @@ class FullSquaredGradient(SquaredGradient):
     """The same with the gradient at every weight, pruned ones included."""
 
     gradient = "unmasked"
-    only_for_prunings = True
