@@ -119,7 +119,8 @@ def _choice(sparsity: float, magnitude: Cell, flipout: Cell, others: Mapping[str
     both = magnitude.by_seed.keys() & flipout.by_seed.keys()
     gain = flipout.minus(magnitude)
     early, revived = (flipout.minus(others.get(label, Cell(()))) for label in (EARLY, REVIVED))
-    verdict = _verdict(magnitude, flipout, early, revived)
+    dead = magnitude.runs_with_dead_layers == magnitude.seeds
+    note = " (magnitude for good: a dead layer in every run)" if dead and gain.is_positive else ""
     return (
         TableEntry(percent(sparsity)),
         TableEntry(str(len(both) or magnitude.seeds)),
@@ -127,13 +128,13 @@ def _choice(sparsity: float, magnitude: Cell, flipout: Cell, others: Mapping[str
         TableEntry(str(flipout.at(both) if both else flipout) if flipout.values or flipout.failed else NOT_RUN),
         TableEntry(str(gain) if flipout.values else "", gain.is_shown),
         *(TableEntry(str(each) if each.values else NOT_RUN, each.is_shown) for each in (early, revived)),
-        TableEntry(verdict, bold=gain.is_shown and not flipout.failed),
+        TableEntry(_verdict(flipout, gain, early, revived) + note, bold=gain.is_shown and not flipout.failed),
         TableEntry(_highest_other(others, flipout)),
     )
 
 
-def _verdict(magnitude: Cell, flipout: Cell, early: PairedDifference, revived: PairedDifference) -> str:
-    gain = flipout.minus(magnitude)
+def _verdict(flipout: Cell, gain: PairedDifference, early: PairedDifference, revived: PairedDifference) -> str:
+    """Which method to use, from what FlipOut gains over magnitude: for good, ending early, and with second chances."""
     if flipout.failed:
         return f"global magnitude: {flipout.failed} of FlipOut's seeds failed"
     if not flipout.values:
@@ -149,8 +150,7 @@ def _verdict(magnitude: Cell, flipout: Cell, early: PairedDifference, revived: P
     choice = "FlipOut" if revived.interval is None or revived.is_positive else "second chances, with either ranking"
     if early.interval is not None and not early.is_positive:
         choice += ", or magnitude that ends at 20 %"
-    dead = magnitude.runs_with_dead_layers == magnitude.seeds
-    return f"{choice} (magnitude for good: a dead layer in every run)" if dead else choice
+    return choice
 
 
 def _highest_other(others: Mapping[str, Cell], flipout: Cell) -> str:

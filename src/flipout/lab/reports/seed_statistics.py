@@ -22,7 +22,6 @@ class Cell:
     failed: int = 0
     missing: int = 0  # seeds that are planned, and have neither a result nor a failure
     interpolated: bool = False
-    complete: bool = False  # all runs of the method are finished
     dead_layers: tuple[str, ...] = ()  # over all runs; a layer that died in two runs is listed twice
     runs_with_dead_layers: int = 0
 
@@ -54,7 +53,7 @@ class Cell:
 
     def __str__(self) -> str:
         if not self.values:
-            absent = "not reached" if self.interpolated and self.complete else "missing"
+            absent = "not reached" if self.interpolated and not self.missing else "missing"
             return f"{self.failed} failed" if self.failed else absent
         spread = "" if self.spread is None else f" ± {self.spread:.2f}"
         mark = " †" if self.interpolated else ""
@@ -128,10 +127,9 @@ def _interpolated(runs: Sequence[Record], sparsity: float) -> Cell:
         ]
         if (value := interpolate(points, sparsity)) is not None:
             values[seed] = value
-    complete = all(run.result is not None or run.failure for run in runs)
     failed = sum(bool(run.failure) for run in runs)
     missing = sum(run.result is None and not run.failure for run in runs)
-    return Cell(tuple(values.values()), tuple(values), failed, missing, interpolated=True, complete=complete)
+    return Cell(tuple(values.values()), tuple(values), failed, missing, interpolated=True)
 
 
 def interpolate(points: Iterable[tuple[float, float]], sparsity: float) -> float | None:
