@@ -116,8 +116,8 @@ def _latex(text: str) -> str:
 
 
 BOLD = (
-    "Bold: the highest mean. ≈: not shown to be lower than that, because the 95 % interval of the difference, paired by "
-    "seed, contains 0, or there are too few seeds."
+    "Bold: the highest mean. ≈: not shown to be lower than that, because the 95 % interval of the difference, paired "
+    "by seed, contains 0, or there are too few seeds."
 )
 INTERPOLATED = (
     "†: the sparsity of this method is an outcome; its accuracy is interpolated on log density between its best runs."
