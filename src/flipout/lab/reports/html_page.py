@@ -20,7 +20,8 @@ a { color: #0a5a8c; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .88rem; margin: .5rem 0; }
 th, td { padding: .25rem .6rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }
 th:first-child, .text { text-align: left; }
-.verdicts th[scope=row], .verdicts .text { white-space: normal; }
+.verdicts th, .verdicts .text { white-space: normal; }
+.verdicts th[scope=row], .verdicts .text { min-width: 8rem; }
 thead th { border-bottom: 1.5px solid #222; }
 details { margin: 1rem 0; }
 summary { cursor: pointer; }

@@ -90,16 +90,16 @@ def choice_table(title: str, runs: Sequence[Record]) -> ReportTable | None:
     heading = (
         "network",
         "pruned",
+        "use",
         "seeds",
         "global magnitude",
         "FlipOut",
         "FlipOut minus magnitude",
         "FlipOut minus magnitude that ends at 20 %",
         "FlipOut minus magnitude with second chances",
-        "use",
         "highest mean of the others, minus FlipOut",
     )
-    return ReportTable(title, heading, tuple(rows), (CHOICE_NOTE,), texts=(0, 8, 9)) if rows else None
+    return ReportTable(title, heading, tuple(rows), (CHOICE_NOTE,), texts=(0, 2, 9)) if rows else None
 
 
 def _choices(group: Sequence[Record]) -> Iterable[tuple[TableEntry, ...]]:
@@ -123,12 +123,12 @@ def _choice(sparsity: float, magnitude: Cell, flipout: Cell, others: Mapping[str
     note = " (magnitude for good: a dead layer in every run)" if dead and gain.is_positive else ""
     return (
         TableEntry(percent(sparsity)),
+        TableEntry(_verdict(flipout, gain, early, revived) + note, bold=gain.is_shown and not flipout.failed),
         TableEntry(str(len(both) or magnitude.seeds)),
         TableEntry(str(magnitude.at(both) if both else magnitude)),
         TableEntry(str(flipout.at(both) if both else flipout) if flipout.values or flipout.failed else NOT_RUN),
         TableEntry(str(gain) if flipout.values else "", gain.is_shown),
         *(TableEntry(str(each) if each.values else NOT_RUN, each.is_shown) for each in (early, revived)),
-        TableEntry(_verdict(flipout, gain, early, revived) + note, bold=gain.is_shown and not flipout.failed),
         TableEntry(_highest_other(others, flipout)),
     )
 
