@@ -4,6 +4,7 @@ the sparsity you asked for."""
 from . import criteria, export, integrations
 from .aim import AimTest
 from .events import Event, Selection
+from .forms import Form, SecondChances
 from .methods import (
     LAMP,
     METHODS,
@@ -13,6 +14,7 @@ from .methods import (
     Fisher,
     FlipOut,
     GlobalMagnitude,
+    Gradual,
     GraNet,
     HoyerSquare,
     KeepZeros,
@@ -26,12 +28,7 @@ from .methods import (
     RigL,
     register,
 )
-from .pruner import Pruner
-from .revival import Revival
-from .runtime.noise import GradientNoise
-from .schedules import Constant, Cubic, Geometric, OneShot, Schedule
-from .statistics import Statistic
-from .warnings import (
+from .problems import (
     ChangedLengthWarning,
     ChannelWarning,
     CoverageWarning,
@@ -40,15 +37,19 @@ from .warnings import (
     DivergenceWarning,
     ForgottenStateWarning,
     KeepZerosWarning,
-    LongRevivalWarning,
+    LongSecondChancesWarning,
     LostZerosWarning,
     NotCompiledWarning,
     NotShrunkWarning,
     StaleMasksWarning,
     UnfinishedWarning,
 )
+from .pruner import Pruner
+from .runtime.noise import GradientNoise
+from .schedules import Constant, Cubic, Geometric, OneShot, Schedule
+from .statistics import Statistic
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 __all__ = [
     "LAMP",
@@ -69,14 +70,16 @@ __all__ = [
     "Fisher",
     "FlipOut",
     "ForgottenStateWarning",
+    "Form",
     "Geometric",
     "GlobalMagnitude",
     "GraNet",
     "GradientNoise",
+    "Gradual",
     "HoyerSquare",
     "KeepZeros",
     "KeepZerosWarning",
-    "LongRevivalWarning",
+    "LongSecondChancesWarning",
     "LoopNeeds",
     "LostZerosWarning",
     "Lottery",
@@ -89,9 +92,9 @@ __all__ = [
     "Pruner",
     "Random",
     "RelativeMagnitude",
-    "Revival",
     "RigL",
     "Schedule",
+    "SecondChances",
     "Selection",
     "StaleMasksWarning",
     "Statistic",

@@ -8,11 +8,10 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from .hidden_values import hidden_values_of
-from .layers import Patterns, find_layers
-from .runtime.attachments import layer_of
-from .runtime.hooks import StepHooks
-from .runtime.unwrapping import unwrap_optimizer
+from .pruner import Pruner
+from .runtime import attachments
+from .runtime.steps import StepHooks, unwrap_optimizer
+from .weights import Patterns, find_weights
 
 Hypothesis = float | Tensor | Mapping[str, float | Tensor]
 
@@ -23,8 +22,8 @@ class AimTest:
     In one optimizer step a weight over-shoots if it crosses `phi`, that is if `sgn(theta - phi)` changes. It
     under-shoots if it comes closer on the same side. The test is positive where the count exceeds `kappa`: then `phi`
     is assumed to be a local optimum. FlipOut is this test at `phi = 0`, where an over-shoot is a sign flip. Next to a
-    pruner, weights that are pruned for good do not count, and of others that are pruned the hidden values count. Attach
-    the test before the pruner, so that it sees the weights of a step before they are pruned.
+    pruner, weights that are pruned permanently do not count, and of others that are pruned the hidden values count.
+    Attach the test before the pruner, so that it sees the weights of a step before they are pruned.
 
         aim = flipout.AimTest(model, optimizer, phi=0.0, kappa=10)
         ...                                  # train
@@ -59,13 +58,13 @@ class AimTest:
         if kappa < 0:
             raise ValueError(f"kappa is {kappa}; give a number of shots, at least 0")
         self.kappa, self.counting = kappa, counting
-        layers = find_layers(model, optimizer, include, exclude)
-        if sharded := [layer.name for layer in layers if layer.part is not None]:
+        weights = find_weights(model, optimizer, include, exclude)
+        if sharded := [weight.name for weight in weights if weight.view.key is not None]:
             raise ValueError(
                 f"the aim test does not work with sharded weights (DTensors), such as {sharded[0]}: train with "
                 "DistributedDataParallel, or leave them out with exclude="
             )
-        self._weights = {layer.name: layer.weight for layer in layers}
+        self._weights = {weight.name: weight.parameter for weight in weights}
         self.phi = {name: _hypothesis(phi, name, weight) for name, weight in self._weights.items()}
         self.over_shoots = {n: torch.zeros_like(w, dtype=torch.int32) for n, w in self._weights.items()}
         self.under_shoots = {n: torch.zeros_like(w, dtype=torch.int32) for n, w in self._weights.items()}
@@ -119,18 +118,19 @@ class AimTest:
     def _after_step(self) -> None:
         for name, weight in self._weights.items():
             over, under = shots(self._distance[name], weight - self.phi[name])
-            if (layer := layer_of(weight)) is not None:  # a weight that is pruned for good does not move
-                over, under = over & layer.learning, under & layer.learning
+            if (found := attachments.find(weight)) is not None and isinstance(found[0], Pruner):
+                learning = found[0].form.learning(found[1])  # a weight that is pruned permanently does not move
+                over, under = over & learning, under & learning
             self.over_shoots[name] += over
             self.under_shoots[name] += under
 
 
 def _learned(weight: Tensor) -> Tensor:
     """The values that the optimizer is about to change: the hidden ones, where pruned weights have them."""
-    layer, value = layer_of(weight), weight.detach()
-    if layer is None or layer.hidden is None or layer.hidden.awake:
-        return value
-    return hidden_values_of(value, layer.mask, layer.hidden)
+    found = attachments.find(weight)
+    if found is None or not isinstance(found[0], Pruner):
+        return weight.detach()
+    return found[0].form.trained(found[1]).detach()
 
 
 def shots(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:

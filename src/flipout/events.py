@@ -9,48 +9,54 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from .layers import Layer, count_marks
-from .warnings import DeadLayerWarning, UnfinishedWarning
+from .problems import DeadLayerWarning, UnfinishedWarning
+from .weights import Weight, count_marks
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What a pruning event changes: for each layer a boolean tensor of the weight's shape.
+    """What a pruning event changes: for each weight tensor a boolean tensor of its elements.
 
-    `prune` marks kept weights that are pruned. `grow` marks pruned weights that come back, with the value 0; it is
-    empty for an event that only prunes.
+    `prune` marks kept weights that are pruned. `grow` marks pruned weights that come back; it is empty for an event
+    that only prunes.
     """
 
     prune: Sequence[Tensor]
     grow: Sequence[Tensor] = ()
 
-    def count_grown(self, layers: Sequence[Layer]) -> int:
-        """The number of weights that come back, on all ranks."""
-        return sum(count_marks(self.grow, layers[: len(self.grow)]))
+    @classmethod
+    def between(cls, before: Sequence[Tensor], after: Sequence[Tensor], *, grows: bool) -> Selection:
+        """The selection that changes masks to others."""
+        pruned = [old & ~new for old, new in zip(before, after, strict=True)]
+        return cls(pruned, [new & ~old for old, new in zip(before, after, strict=True)] if grows else ())
 
-    def check(self, method: str, layers: Sequence[Layer], keep: int, floors: Sequence[int]) -> None:
-        """Refuse a selection that does not leave exactly `keep` weights and the floor of each layer, before anything is
-        changed."""
+    def count_grown(self, weights: Sequence[Weight]) -> int:
+        """The number of weights that come back, on all ranks."""
+        return sum(count_marks(self.grow, weights)) if self.grow else 0
+
+    def check(self, method: str, weights: Sequence[Weight], keep: int, floors: Sequence[int]) -> None:
+        """Refuse a selection that does not leave exactly `keep` weights and the floor of each tensor, before anything
+        is changed."""
         misplaced = []
-        for number, layer in enumerate(layers):
-            wrong = self.prune[number] > layer.mask
+        for number, weight in enumerate(weights):
+            wrong = self.prune[number] > weight.mask
             if self.grow:
-                wrong |= self.grow[number] & layer.mask
+                wrong |= self.grow[number] & weight.mask
             misplaced.append(wrong)
-        repeated = [*layers] * (3 if self.grow else 2)
+        repeated = [*weights] * (3 if self.grow else 2)
         read = count_marks([*misplaced, *self.prune, *self.grow], repeated)
-        if names := [layer.name for layer, wrong in zip(layers, read, strict=False) if wrong]:
+        if names := [weight.name for weight, wrong in zip(weights, read, strict=False) if wrong]:
             raise ValueError(
                 f"{method}.select() marks weights of {names[0]} that it cannot change: `prune` must mark kept "
                 "weights, and `grow` pruned ones"
             )
-        pruned, grown = read[len(layers) : 2 * len(layers)], read[2 * len(layers) :] or [0] * len(layers)
-        left = [layer.kept - gone + back for layer, gone, back in zip(layers, pruned, grown, strict=True)]
+        pruned, grown = read[len(weights) : 2 * len(weights)], read[2 * len(weights) :] or [0] * len(weights)
+        left = [weight.kept - gone + back for weight, gone, back in zip(weights, pruned, grown, strict=True)]
         if sum(left) != keep:
             raise ValueError(f"{method}.select() leaves {sum(left):,} weights, but {keep:,} are due")
-        for layer, kept, floor in zip(layers, left, floors, strict=True):
+        for weight, kept, floor in zip(weights, left, floors, strict=True):
             if kept < floor:
-                raise ValueError(f"{method}.select() leaves {kept:,} weights of {layer.name}; its floor is {floor:,}")
+                raise ValueError(f"{method}.select() leaves {kept:,} weights of {weight.name}; its floor is {floor:,}")
 
 
 class Event(NamedTuple):
@@ -63,10 +69,11 @@ class Event(NamedTuple):
     grown: int = 0
 
 
-def warn_of_dead_layer(name: str, step: int) -> None:
+def warn_of_dead_layers(names: Sequence[str], step: int) -> None:
+    lost = f"{names[0]} lost its last weight" if len(names) == 1 else f"{', '.join(names)} lost their last weights"
     warnings.warn(
-        f"{name} lost its last weight at step {step}: nothing passes through it any more. Keep some weights with "
-        "floor=, leave the layer out with exclude=, or ask for less sparsity",
+        f"{lost} at step {step}: nothing passes through there any more. Keep some weights with floor=, prune every "
+        "layer by the same share with scope='layer', leave layers out with exclude=, or ask for less sparsity",
         DeadLayerWarning,
         stacklevel=3,
     )

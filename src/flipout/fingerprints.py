@@ -8,8 +8,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from .selection.host_numbers import read_integers
-from .shards.local_tensors import local_of
+from .ranking.host_numbers import read_integers
+from .views.dtensors import local_of
 
 BLOCK = 1 << 15
 """In units of eight bytes: a block and its factors stay in the processor's cache."""
@@ -18,7 +18,7 @@ BLOCK = 1 << 15
 @torch.no_grad()
 def fingerprints(tensors: Iterable[Tensor]) -> list[int]:
     """One number for each tensor: the sum of its bytes, eight at a time, times a number for each position. Of a
-    DTensor, the part that this rank holds counts."""
+    DTensor, the shard that this rank holds counts."""
     return read_integers([_fingerprint(tensor) for tensor in tensors])
 
 

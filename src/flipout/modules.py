@@ -134,12 +134,16 @@ class ChannelTally(NamedTuple):
     outputs: int | None = None
 
 
-def channels_of(mask: Tensor, module: nn.Module) -> ChannelTally:
+def groups_of(module: nn.Module) -> int:
+    """The groups of a convolution; 1 for every other module."""
+    return module.groups if isinstance(module, _ConvNd) else 1
+
+
+def channels_of(mask: Tensor, module: nn.Module, groups: int) -> ChannelTally:
     """Count the channels of a whole weight, from its mask. A bias and an embedding have none."""
     convolution = isinstance(module, _ConvNd)
     if not mask.numel() or not (convolution or (mask.ndim == 2 and not isinstance(module, nn.Embedding))):
         return ChannelTally()
-    groups = module.groups if isinstance(module, _ConvNd) else 1
     alive = mask.reshape(groups, mask.shape[0] // groups, mask.shape[1], -1).any(-1)
     if is_transposed(module) or isinstance(module, _ConvTransposeNd):  # stored with the input channels first
         alive = alive.transpose(1, 2)

@@ -2,64 +2,58 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Literal, NoReturn, Self
 
 import torch
 from torch import Tensor, nn
 
-from .criteria import Criterion, statistics_of
-from .dead_weights import DeadWeights
-from .events import Event, Progress, Selection, warn_of_dead_layer
-from .first_step import FirstStep
-from .granularity import Granularity, GranularityChoice, Reduction, as_granularity, units_for
-from .layer_coverage import warn_of_low_coverage
-from .layers import Layer, Patterns, find_layers, refuse_inference_mode
-from .lost_zeros import BETWEEN_STEPS, warn_at_the_end, warn_of_lost_zeros
+from . import guards, problems
+from .criteria import Criterion, is_elementwise
+from .events import Event, Progress, Selection, warn_of_dead_layers
+from .forms import Form, Hidden, SecondChances, as_second_chances
+from .graph.example_inputs import Example
 from .modules import named_tensors
-from .pruner_copy import REFUSAL, copy_together
-from .pruner_reading import Reading, StatisticMaker
-from .pruner_state import check_state, load_masks_and_statistics, save_state
-from .rank_agreement import check_ranks
-from .revival import Revival, as_revival, warn_of_long_revival
+from .problems import Capability, Need
+from .ranking import read_floor
 from .runtime import attachments
 from .runtime.compiler import Compile, decide
-from .runtime.gradient_masks import GradientMasks
-from .runtime.hooks import StepHooks
+from .runtime.kernels import Kernels
 from .runtime.noise import GradientNoise, as_noise, warn_of_divergence
-from .runtime.ownership import Ownership
-from .runtime.runner import Runner
-from .runtime.unwrapping import unwrap_optimizer
-from .runtime.weights_before import WeightsBefore
+from .runtime.scoring import check_scores
+from .runtime.steps import StepHooks, unwrap_optimizer
+from .runtime.tracking import StatisticMaker, Statistics
+from .runtime.work import Work, weakly
 from .schedules import Pruning, Schedule
-from .selection import read_floor
-from .shard_support import refuse_old_sharding, refuse_on_shards
-from .shards.matching import zero_where_pruned
-from .shrinking.state_guard import SAVE_EXPANDED, StateGuard
-from .statistics import STATISTICS, Place, Statistic
-from .statistics.fan_in import fan_in_of
-from .statistics.requests import requested
+from .shrinking import Shrink, Shrinker
+from .state import check_state, load_tensors, save_state
+from .summary import Plan, Summary, summary_of
+from .units import DeadFirst, DeadWeights, GranularityChoice, Ranking, Reduction, as_granularity, units_for
+from .views.dtensors import refuse_old_sharding
+from .views.matching import zero_where_pruned
+from .weights import Coverage, Patterns, Weight, coverage_of, find_weights, warn_of_low_coverage
+
+ALONE = (
+    "a pruner cannot be pickled or copied by itself, because its hooks belong to its optimizer and its masks to the "
+    "parameters of its model. Save pruner.state_dict(), and load it into a new pruner of the copied model and "
+    "optimizer. Or copy all three together: copy.deepcopy((model, optimizer, pruner)). If the pruner is an attribute "
+    "of a module that is copied, keep it elsewhere"
+)
 
 
-class Pruner(Reading):
+class Pruner:
     """Prune a model while an optimizer trains it.
 
     The model is not modified: its modules, parameters and `state_dict` stay as they are, and a pruned weight is a zero
     that stays zero. Everything happens in hooks: gradients are masked as they are accumulated, and the rest is done
     around `optimizer.step()`.
 
-    A method of your own is a subclass. These parts can be overridden, and are called in this order:
-
-    - `start()`: when the pruner is attached, before the first pruning. It is called again before the first step if the
-      weights were changed in between, such as loaded from a checkpoint.
-    - `change_gradients(scale)`: before each step. Masks the gradients and adds noise.
-    - `settle()`: after each step. Updates the statistics that have kernels, and zeroes pruned weights.
-    - `prune(pruning)`: a pruning event, when one is due. It calls `keep`, `select` (which calls `score`), `apply` and
-      `record`.
-    - `settings()`, `extra_state()`, `load_extra_state()`: what is compared and saved beyond the masks and statistics.
-
-    `tracks` names the statistics that a method needs beyond those of its criterion.
+    A method of your own is a subclass. It can override `start` (the initial state), `keep`, `score`, `select`, `prune`
+    and `record` (an event), `stepped` (after each update), and `settings`, `extra_state` and `load_extra_state` (what
+    is compared and saved). What the optimizer trains is a `Form`.
 
     Args:
         model: the network; it may be compiled or data-parallel.
@@ -75,10 +69,12 @@ class Pruner(Reading):
         reduce: how the scores of the weights of a unit become its score: "mean", "sum" or "norm".
         dead_first: prune weights that lie on no live path from the input to the output before all others. It does not
             apply to a pruning at step 0, before the model was called.
-        include: which weights to prune instead of those of Linear and convolution modules; see `layers.find_layers`.
+        include: which weights to prune instead of those of Linear and convolution modules; see `find_weights`.
         exclude: which weights to leave out.
-        revival: whether pruned weights keep a hidden value that goes on learning, so that they can come back: a
-            `Revival`, True for its defaults, or None for pruning for good.
+        second_chances: whether pruned weights keep a hidden value that learns, so that they can come back: a
+            `SecondChances`, True for its defaults, or None for permanent pruning.
+        form: what the optimizer trains and what the network computes with, if that is not the same; a `Form` of your
+            own. `second_chances` is one.
         statistics: your own statistics by name, or known ones with other settings.
         seed: the seed of the statistic `uniform`, and of noise given as a number.
         compile: run the work around a step under `torch.compile`. "auto" compiles if the run is long enough to repay
@@ -88,8 +84,8 @@ class Pruner(Reading):
     tracks: ClassVar[tuple[str, ...]] = ()
     """Statistics that a method needs beyond those that its criterion asks for."""
 
-    refuses_shards: ClassVar[str | None] = None
-    """Why a method does not work with sharded weights (DTensors), and what to do instead. None if it does."""
+    requires: ClassVar[Mapping[Need, str]] = {}
+    """What a method needs, each with the reason; see `flipout.problems`. What it overrides is found without it."""
 
     covers_adapters: ClassVar[bool] = False
     """Whether the weights of LoRA adapters are among those that are covered by default."""
@@ -113,84 +109,82 @@ class Pruner(Reading):
         dead_first: bool = False,
         include: Patterns | None = None,
         exclude: Patterns | None = None,
-        revival: Revival | bool | None = None,
+        second_chances: SecondChances | bool | None = None,
+        form: Form | None = None,
         statistics: Mapping[str, StatisticMaker] | None = None,
         seed: int = 0,
         compile: Compile = "auto",  # noqa: A002
     ) -> None:
-        optimizer = unwrap_optimizer(optimizer)
-        refuse_inference_mode()
-        refuse_old_sharding(model)
+        if torch.is_inference_mode_enabled():
+            raise RuntimeError("a pruner cannot be attached under torch.inference_mode(); attach it outside of it")
         if scope not in ("global", "layer"):
             raise ValueError(f"scope is {scope!r}; give 'global' or 'layer'")
-        if not isinstance(dead_first, bool):
-            raise TypeError(f"dead_first is {dead_first!r}; give True or False")
-        self.model, self.optimizer = model, optimizer
-        self.criterion, self.schedule, self.scope, self.seed = criterion, schedule, scope, seed
-        self.noise = as_noise(noise, seed)
         if not isinstance(schedule, Schedule):
             raise TypeError(f"schedule is {schedule!r}; give a schedule, such as flipout.Geometric(0.99, steps)")
-        if self.noise is not None:
-            warn_of_divergence(self.noise, optimizer, schedule.steps)
-        self.layers = find_layers(model, optimizer, include, exclude, adapters=self.covers_adapters)
-        warn_of_low_coverage(model, self.layers, include, exclude)
-        attachments.refuse_second(self.layers)
+        refuse_old_sharding(model.modules())
+        self.model, self.optimizer = model, unwrap_optimizer(optimizer)
+        self.criterion, self.schedule, self.scope, self.seed = criterion, schedule, scope, seed
+        self.noise = as_noise(noise, seed)
+        warn_of_divergence(self.noise, self.optimizer, schedule.steps)
+        self.weights: list[Weight] = find_weights(
+            model, self.optimizer, include, exclude, adapters=self.covers_adapters
+        )
+        warn_of_low_coverage(model, self.weights, include, exclude)
+        attachments.refuse_second(self.weights)
+
+        planned = schedule.plan(self.prunable)
+        least = min((p.nonzero for p in planned if p.nonzero is not None), default=self.prunable)
+        self.floor, self.floors = floor, read_floor(floor, [weight.size for weight in self.weights], least)
+        self.granularity = as_granularity(granularity, reduce)
+        self.dead: DeadWeights = DeadFirst() if dead_first else DeadWeights()
+        chances = as_second_chances(second_chances)
+        if form is not None and chances is not None:
+            raise ValueError("form= and second_chances= exclude each other: second chances are a form")
+        self.form = Hidden(chances, schedule.steps) if chances is not None else form or Form()
+        self.statistics = Statistics(self.weights, criterion, self.tracks, statistics or {}, seed)
+        self._refuse_incompatible(dead_first, chances is not None)
+        sparsity = None if any(p.nonzero is None for p in planned) else schedule.sparsity
+        self.units = units_for(self.granularity, self.weights, sparsity, per_layer=scope == "layer")
+        planned = self.units.planned(planned, self.prunable, self.floors)
+        self._plan = self.form.plan(planned, schedule.steps)
+
         self.events: list[Event] = []
-        self._start_shrinking()
-        self._dead: set[str] = set()
-        self.dead_weights = DeadWeights() if dead_first else None
-        self._plan = self._planned(as_granularity(granularity, reduce), floor)
-        self.revival, self._frozen_at = as_revival(revival), 0
-        if self.revival is not None:
-            self._refuse_revival()
-            plan, self._plan = self._plan, self.revival.extend(self._plan, schedule.steps)
-            warn_of_long_revival(self.revival, plan, schedule.steps)
-            self._frozen_at = self.revival.frozen_at(schedule.steps)
+        self._dead_layers: set[str] = set()
         self._progress = Progress(self._plan[-1].step if self._plan else 0, schedule.steps)
-        self._track(statistics or {})
-        refuse_on_shards(self)
-        self._compile, self.runner = compile, Runner(decide(compile, self._weights_with_work(), schedule.steps))
-        with torch.no_grad():
-            self.start()
-            self._prune_at_once()
-        self._ownership = Ownership(self.layers, optimizer)
-        self._first_step: FirstStep | None = FirstStep(self, type(self).start is not Pruner.start)
-        self._warned_of_lost_zeros = False
+        self._compile = compile
+        compiled = decide(compile, self.prunable if self._works_every_step() else 0, schedule.steps)
+        self.work = Work(self.weights, self.optimizer, self.noise, Kernels(compiled))
+        self.shrinker = Shrinker(self)
+        at_once = self._plan[:1] and self._plan[0].step == 0
+        self._at_once = guards.AtOnce(self.weights if at_once else (), self.optimizer)
+        self.guards: list[guards.Guard] = []
         try:
+            with torch.no_grad():
+                self.start()
+                self._prune_due()
+            own_start = type(self).start is not Pruner.start or type(self.form).slots is not Form.slots
+            self.guards += [
+                guards.Ownership(self.weights, self.optimizer),
+                guards.FirstStep(self, own_start),
+                guards.Zeros(),
+                guards.Ranks(),
+                self._at_once,
+            ]
             self._attach()
         except BaseException:
-            self._before.restore()
+            with torch.no_grad():
+                self._at_once.restore()
             raise
 
     def _attach(self) -> None:
-        """Register everything that belongs to the optimizer; a copy of the pruner does this too."""
+        """Register everything that belongs to the optimizer and the model; a copy of the pruner does this too."""
         attachments.add(self)  # before the hooks, because it fails if another thread has just attached a pruner
-        self._hooks = StepHooks(self.optimizer, self._before_step, self._after_step)
-        self._state_guard = StateGuard(self.optimizer, lambda: self.shrunk)
-        this = weakref.ref(self)
-        self._gradient_masks = GradientMasks(self.layers, lambda: (pruner := this()) is None or pruner.finished)
-        if self.dead_weights is not None:
-            self.dead_weights.watch(self.model)
-        if self.units is not None:
-            self.units.watch(self.model)
-        self._farewell = weakref.finalize(self, warn_at_the_end, self._progress, weakref.ref(self))
-
-    # Acting.
-
-    @torch.no_grad()
-    def apply_to(self, model: nn.Module) -> None:
-        """Zero the pruned weights in the model or in a copy of it, such as a moving average of its weights."""
-        tensors = named_tensors(model)
-        if model is self.model:  # in which FSDP2 may have put gathered weights
-            tensors |= {layer.name: layer.weight for layer in self.layers}
-        if missing := [name for name in self.masks if name not in tensors]:
-            raise ValueError(f"this model has no parameter {', '.join(missing)}; pass a copy of the pruned model")
-        self._refuse_copy(model)
-        for name, mask in self.masks.items():
-            if tensors[name].shape != mask.shape:
-                raise ValueError(f"{name} of this model has another shape; pass a copy of the pruned model")
-        for name, mask in self.masks.items():
-            zero_where_pruned(tensors[name], mask)
+        self._hooks = StepHooks(self.optimizer, self._before_step, self._after_step, self._abandon_step)
+        self.work.watch(weakly(self._learns_pruned))
+        self.shrinker.attach()
+        self.dead.watch(self.model)
+        self.units.watch(self.model)
+        self._farewell = weakref.finalize(self, guards.warn_at_the_end, self._progress, weakref.ref(self))
 
     def remove(self) -> None:
         """Detach from the optimizer. The zeros stay in the model, but training no longer keeps them at zero.
@@ -198,242 +192,125 @@ class Pruner(Reading):
         A shrunk network is expanded.
         """
         if attachments.discard(self):
-            self.expand()
-            self._hooks.remove()
-            self._state_guard.remove()
-            self._gradient_masks.remove()
-            if self.dead_weights is not None:
-                self.dead_weights.remove()
-            if self.units is not None:
-                self.units.remove()
+            for attached in (self.shrinker, self._hooks, self.work.gradients, self.dead, self.units):
+                attached.remove()
             self._farewell.detach()
             self._progress.warn()
-            warn_of_lost_zeros(self, self.lost_zeros())
+            for guard in self.guards:
+                guard.removed(self)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue bit for bit; for `torch.save`, loadable with `weights_only=True`.
+    # A step.
 
-        A shrunk network is saved inside of `expanded()`.
-        """
-        if self.shrunk:
-            raise RuntimeError(SAVE_EXPANDED)
-        for layer in self.layers:
-            self.runner.hide(layer)  # if an error has interrupted a step
-        if self._first_step is not None:
-            self._first_step.renew(self)
-        elif self.step:  # before that, weights may have been loaded whose state is loaded next
-            warn_of_lost_zeros(self, self.lost_zeros())
-        return save_state(self)
+    def _before_step(self, scale: Tensor | float) -> None:
+        """The gradients are complete; `scale` is the factor that a gradient scaler has multiplied them with."""
+        self.units.ready(self.model)
+        for guard in self.guards:
+            guard.before_step(self)
+        for weight in self.weights:
+            weight.view.prepare(weight.parameter)
+        self.work.gradients.complete()
+        self.form.enter(self.work)
+        self.statistics.before(self.work.gradients, scale, self.form.learns_pruned)
+        self.form.gradients(self.work, self.step, scale)
 
-    @torch.no_grad()
-    def load_state_dict(self, state: Mapping[str, Any]) -> Self:
-        """Continue from a saved state. The model's weights may be loaded before or after.
+    def _after_step(self) -> None:
+        """The optimizer has updated what is trained."""
+        self.statistics.after(self.form.learning)
+        self._progress.step += 1
+        self.form.settle(self.work, self.step)
+        self.statistics.settled(self.step)
+        self.work.gradients.done()
+        self.shrinker.after_step()
+        for guard in self.guards:
+            guard.after_step(self)
+        self.stepped()
+        self._prune_due()
 
-        A state that does not fit raises an error and changes nothing. If the network was shrunk when the state was
-        saved, it is shrunk again, so the weights and the optimizer's state must be loaded before.
-        """
-        with self.expanded():
-            check_state(self, state)
-        self.expand()
-        before, self._progress.step = self.step, state["step"]
-        try:
-            self.load_extra_state(state["extra"])  # first: a method of your own may refuse it
-        except BaseException:
-            self._progress.step = before
-            raise
-        self._before.restore_pruned()
-        load_masks_and_statistics(self, state)
-        if self._compile == "auto":
-            self.runner = Runner(state["compiled"])  # the same path gives the same bits
+    def _abandon_step(self) -> None:
+        """A step has failed, or is about to compute its gradients again."""
+        self.form.leave(self.work)
+
+    # An event.
+
+    @property
+    def due(self) -> Pruning | None:
+        """The next event of the plan; None after the last."""
+        return None if self.finished else self._plan[len(self.events)]
+
+    def _prune_due(self) -> None:
+        while (pruning := self.due) is not None and pruning.step <= self.step:
+            self.prune(pruning)
+            self.shrinker.after_event()
         self._progress.finished = self.finished
-        self._dead = {layer.name for layer in self.layers if not layer.kept}
-        self._first_step, self._warned_of_lost_zeros = None, False
-        self._load_shrunk_state(state["shrunk"])
-        return self
+        if self.form.permanent(self.step):
+            self.form.freeze(self.work)
+        if self.permanent:  # last, because a warning may be turned into an error
+            dead = [w.name for w in self.weights if w.size and not w.kept and w.name not in self._dead_layers]
+            self._dead_layers.update(dead)
+            if dead:
+                warn_of_dead_layers(dead, self.step)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Copy the pruner if its model and its optimizer are copied in the same call, before it."""
-        return copy_together(self, memo)
+    def prune(self, pruning: Pruning) -> None:
+        """Carry out one event of the plan: score, select, apply, record."""
+        keep = self.keep(pruning)
+        with self.form.ranked(self.work):
+            selection = self.select(keep)
+            if type(self).select is not Pruner.select:  # ours is exact by construction
+                selection.check(type(self).__name__, self.weights, keep, self.floors)
+            for guard in self.guards:
+                guard.before_apply(self, selection)
+            self.form.apply(self.work, selection)
+        self.record(selection)
 
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError(REFUSAL)
+    def keep(self, pruning: Pruning) -> int:
+        """How many weights are kept after a pruning. By default what the plan says."""
+        assert pruning.nonzero is not None, "a schedule without counts needs a method that overrides keep()"
+        return pruning.nonzero
 
-    # Around a step.
+    def select(self, keep: int) -> Selection:
+        """Choose what to prune, and what to grow, so that exactly `keep` weights are kept."""
+        return self.units.select(self.ranking(), keep)
+
+    def ranking(self) -> Ranking:
+        """What an event ranks at this step."""
+        return Ranking(
+            self.model,
+            self.step,
+            self.weights,
+            self.score,
+            self.floors,
+            self.scope == "layer",
+            self.form.ranks_pruned(self.step),
+            lambda keep: self.form.returning(self.step, keep),
+            self.dead,
+            self.work.kernels.elementwise,
+        )
+
+    def score(self, weight: Weight) -> Tensor:
+        """The score of each element of a weight; the lowest are pruned first."""
+        asked, value = self.statistics.asked, self.statistics.value
+        scores = self.work.kernels.scores(
+            weight, self.criterion, asked, lambda: {key: value(weight, key) for key in asked}
+        )
+        return check_scores(scores, self.criterion, weight)
+
+    def record(self, selection: Selection) -> None:
+        """Append an `Event` to `events`."""
+        kept = {weight.name: weight.kept for weight in self.weights}
+        self.events.append(Event(self.step, self.sparsity, self.nonzero, kept, selection.count_grown(self.weights)))
+
+    # What a method overrides.
 
     def start(self) -> None:
-        """Take the initial state that a method needs from the weights. Does nothing by default.
+        """Take the initial state that a method and its form need from the weights.
 
         It is called when the pruner is attached. If the weights are changed after that, such as loaded from a
         checkpoint, it is called again before the first step, unless a state was loaded.
         """
+        self.form.start(self.work)
 
-    def change_gradients(self, scale: Tensor | float) -> None:
-        """Mask the gradients and add noise. `scale` is the factor that a gradient scaler has multiplied them with.
-
-        The gradients of weights with hidden values are scaled instead of masked.
-        """
-        for layer in self.layers:
-            grad = layer.grad
-            if grad is None or not layer.size:
-                continue
-            if layer.hidden is not None and self.revival is not None:
-                self.runner.teach(layer, grad, self.revival, self.noise, self.step, scale)
-            elif self.noise is not None and self.noise.scale:
-                parts = [layer, *(parked for parked in self.parked if parked.name == layer.name)]
-                if layer.positions.whole or layer.part is not None:
-                    self.runner.perturb(layer, grad, self.noise, self.step, scale)
-                else:
-                    self.runner.perturb_parts(parts, self.noise, self.step, scale)
-            elif not layer.dense:
-                layer.clear(grad)
-
-    def settle(self) -> None:
-        """Update the statistics that have kernels, and zero the pruned weights, after an optimizer update.
-
-        Hidden values go back to where they are kept.
-        """
-        for layer in self.trained:
-            self.runner.settle(layer)
-
-    def _before_step(self, scale: Tensor | float) -> None:
-        self._ownership.check()
-        if self.units is not None:
-            self.units.ready(self.model)
-        if self._first_step is not None:
-            first, self._first_step = self._first_step, None
-            first.take(self)
-        if self._is_checked(self.step + 1):
-            self._compare_between_steps()
-        for layer in self.layers:
-            if layer.weight.grad is not None and layer.weight.grad.layout != torch.strided:
-                raise ValueError(f"{layer.name} has a sparse gradient: use sparse=False there, or exclude= it")
-            layer.prepare_shard()
-        for layer in self.layers:
-            self.runner.wake(layer)
-        self._set_parked_gradients()
-        for layer, statistics in self._looking:
-            self._show_gradient(layer, statistics, scale)
-        self.change_gradients(scale)
-
-    def _show_gradient(self, layer: Layer, statistics: list[Statistic], scale: Tensor | float) -> None:
-        """Call `before` of statistics, each with the gradient that it asks for."""
-        grad = layer.grad
-        for kind in ("unmasked", "masked", None):
-            asking = [statistic for statistic in statistics if statistic.gradient == kind]
-            if not asking:
-                continue
-            if kind == "masked" and grad is not None and not layer.dense and layer.hidden is None:
-                layer.clear(grad)
-            shown = None if kind is None else grad
-            if shown is not None and isinstance(scale, Tensor):
-                shown = shown / scale.to(shown.device)
-            for statistic in asking:
-                statistic.before(layer.local, shown)
-
-    def _after_step(self) -> None:
-        for layer in self.trained:
-            for statistic in layer.statistics.values():
-                if statistic.kernel is None:
-                    statistic.after(layer.local, layer.learning)
-        self._before.drop()
-        self._progress.step += 1
-        self.settle()
-        for parked in self.parked:
-            parked.weight.grad = None
-        self._prune_due()
-
-    # Pruning events that are due.
-
-    def agree(self, selection: Selection) -> None:
-        check_ranks(self, selection)
-
-    def _prune_at_once(self) -> None:
-        """Carry out the prunings of step 0."""
-        at_once = bool(self._plan) and self._plan[0].step == 0
-        self._before = WeightsBefore(self.layers if at_once else (), self.optimizer)
-        try:
-            self._prune_due()
-        except BaseException:  # the constructor fails, so the weights are restored
-            self._before.restore()
-            raise
-
-    def _prune_due(self) -> None:
-        while not self.finished and self._plan[len(self.events)].step <= self.step:
-            self.prune(self._plan[len(self.events)])
-            self._drop_pruned()
-        self._progress.finished = self.finished
-        if not self.regrows:
-            self.drop_hidden_values()
-        self._warn_of_dead_layers()  # last, because a warning may be turned into an error
-
-    def _warn_of_dead_layers(self) -> None:
-        sizes = {layer.name: layer.size for layer in self.layers}
-        for name, kept in self.kept_by_name().items() if not self.regrows else ():
-            if sizes[name] and not kept and name not in self._dead:
-                self._dead.add(name)
-                warn_of_dead_layer(name, self.step)
-
-    def _is_checked(self, step: int) -> bool:
-        """Whether weights are compared with masks before a step: the last one, and those with a pruning after them."""
-        return step == self.schedule.steps or (not self.finished and self._plan[len(self.events)].step <= step)
-
-    def _compare_between_steps(self) -> None:
-        """Find weights that were replaced, or changed by something other than the optimizer's step."""
-        self._ownership.check_names(named_tensors(self.model))
-        if not self._warned_of_lost_zeros and (lost := self.lost_zeros()):
-            self._warned_of_lost_zeros = True
-            warn_of_lost_zeros(self, lost, BETWEEN_STEPS)
-
-    def masks_are_stale(self) -> bool:
-        """Whether weights were changed since a pruning at step 0 that depends on them."""
-        return set(self.asked) != {"uniform"} and self._before.changed()
-
-    # Statistics, settings and state.
-
-    def _track(self, own: Mapping[str, StatisticMaker]) -> None:
-        known: dict[str, StatisticMaker] = {**STATISTICS, **statistics_of(self.criterion), **own}
-        self.asked = requested(self.criterion, known)
-        if unknown := [key for key in self.tracks if key not in known]:
-            known_names = ", ".join(known)
-            raise ValueError(f"{type(self).__name__} tracks {', '.join(unknown)}; the statistics are {known_names}")
-        self.tracked = {key: known[key] for key in dict.fromkeys([*self.asked, *self.tracks])}
-        for layer in self.layers:
-            place = Place(layer.number, self.seed, fan_in_of(layer.module, layer.weight), layer.positions)
-            layer.statistics = {key: make(layer.local.detach(), place) for key, make in self.tracked.items()}
-            for key, statistic in layer.statistics.items():
-                statistic.check_shapes(key, layer.local)
-
-    @property
-    def _looking(self) -> list[tuple[Layer, list[Statistic]]]:
-        """The statistics that are updated before a step."""
-        looking = ((layer, [s for s in layer.statistics.values() if _looks(s)]) for layer in self.trained)
-        return [(layer, statistics) for layer, statistics in looking if statistics]
-
-    def overridden(self, parts: Iterable[str]) -> list[str]:
-        """Those of some parts of a pruner that this method does in its own way."""
-        return [part for part in parts if getattr(type(self), part) is not getattr(Pruner, part)]
-
-    def _planned(self, granularity: Granularity, floor: int | float) -> list[Pruning]:
-        """The prunings of the schedule in whole units, with the floors."""
-        plan = self.schedule.plan(self.prunable)
-        least = min((p.nonzero for p in plan if p.nonzero is not None), default=self.prunable)
-        self.floor, self.floors = floor, read_floor(floor, [layer.size for layer in self.layers], least)
-        self.granularity, self.units = granularity, units_for(granularity, self)
-        return plan if self.units is None else self.units.planned(plan, self.prunable, self.floors)
-
-    def _refuse_revival(self) -> None:
-        """Refuse hidden values for a method that changes gradients, weights or masks in its own way."""
-        if own := self.overridden(("change_gradients", "settle", "prune", "select", "apply")):
-            raise ValueError(
-                f"{type(self).__name__} does not take revival=: its own {own[0]}() decides what happens to pruned "
-                "weights. Leave it out, or use a method that prunes by a criterion"
-            )
-
-    def _weights_with_work(self) -> int:
-        """The number of weights that a kernel processes at every step."""
-        noisy = self.noise is not None and self.noise.scale > 0
-        counted = any(s.kernel is not None for layer in self.layers for s in layer.statistics.values())
-        return self.prunable if noisy or counted or self.revival is not None else 0
+    def stepped(self) -> None:
+        """Called after each update, before the events that are due. Does nothing by default."""
 
     def settings(self) -> dict[str, Any]:
         """What a saved state must agree with. A subclass adds its own: `super().settings() | {"p": self.p}`."""
@@ -442,14 +319,14 @@ class Pruner(Reading):
             "criterion": self.criterion,
             "schedule": self.schedule,
             "noise": self.noise,
-            "statistics": self.tracked,
+            "statistics": self.statistics.makers,
             "scope": self.scope,
             "floor": self.floor,
             "granularity": self.granularity,
-            "dead_first": self.dead_weights is not None,
-            "revival": self.revival,
+            "dead_first": type(self.dead) is DeadFirst,
+            "form": self.form.settings(),
             "seed": self.seed,
-            "weights": {layer.name: list(layer.positions.shape) for layer in self.layers},
+            "weights": {weight.name: list(weight.view.positions.shape) for weight in self.weights},
         }
 
     def extra_state(self) -> dict[str, dict[str, Tensor]]:
@@ -462,6 +339,283 @@ class Pruner(Reading):
     def load_extra_state(self, extra: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Restore what `extra_state` returned. `step` is that of the state already."""
 
+    def needs(self) -> dict[Need, str]:
+        """What this pruner needs, each with the reason: declared, or found in what a subclass overrides."""
+        needs: dict[Need, str] = {**self.form.needs, **self.statistics.needs(), **self.requires}
+        if not is_elementwise(self.criterion):
+            needs["whole scores"] = "the scores of the criterion may depend on weights that are removed"
+        found: dict[str, Need] = {
+            "select": "own choice",
+            "prune": "own prune",
+            "keep": "own events",
+            "score": "own events",
+            "record": "own events",
+            "stepped": "whole network",
+            "extra_state": "whole network",
+        }
+        for name, need in found.items():
+            if getattr(type(self), name) is not getattr(Pruner, name):
+                needs.setdefault(need, f"its own {name}() may use weights in another way")
+        return {**needs, **getattr(self, "units", Form).needs}
 
-def _looks(statistic: Statistic) -> bool:
-    return type(statistic).before is not Statistic.before
+    def _refuse_incompatible(self, dead_first: bool, second_chances: bool) -> None:
+        """Refuse capabilities that were asked for and that the method, or something else, is incompatible with."""
+        sharded = [weight.name for weight in self.weights if weight.view.key is not None]
+        asked: list[tuple[bool, Capability, str]] = [
+            (bool(sharded), "shards", f"sharded weights (DTensors, such as {sharded[:1]})"),
+            (self.granularity.kind != "weight", "units", f"granularity={str(self.granularity)!r}"),
+            (second_chances, "second chances", "second_chances="),
+        ]
+        needs = self.needs()
+        if dead_first:
+            needs["whole weights"] = "dead_first=True follows paths through whole weights"
+            needs |= problems.DEAD_FIRST.get(self.granularity.kind, {})
+        for is_asked, capability, what in asked:
+            if is_asked and (problem := problems.incompatibility(needs, capability, type(self).__name__, what)):
+                raise ValueError(problem)
+
+    def _works_every_step(self) -> bool:
+        noisy = self.noise is not None and self.noise.scale > 0
+        return noisy or self.statistics.has_kernels() or type(self.form) is not Form
+
+    def _learns_pruned(self, weight: Weight) -> bool:
+        """Whether something learns from the gradients of pruned weights."""
+        return self.form.learns_pruned(weight) or self.statistics.learn_pruned(self.finished)
+
+    def masks_are_stale(self) -> bool:
+        """Whether weights were changed since a pruning at step 0 that depends on them."""
+        return set(self.statistics.asked) != {"uniform"} and self._at_once.changed()
+
+    # Saving and loading.
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to continue bit for bit; for `torch.save`, loadable with `weights_only=True`.
+
+        A shrunk network is saved inside of `expanded()`.
+        """
+        shrunk = self.shrinker.saved()
+        for guard in self.guards:
+            guard.saving(self)
+        return save_state(self, self.work.kernels.compiled, shrunk)
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> Self:
+        """Continue from a saved state. The model's weights may be loaded before or after.
+
+        A state that does not fit raises an error and changes nothing. If the network was shrunk when the state was
+        saved, it is shrunk again, so the weights and the optimizer's state must be loaded before.
+        """
+        with self.expanded():
+            check_state(self, state)
+            self.shrinker.check(state["shrunk"])
+        self.expand()
+        before, self._progress.step = self.step, state["step"]
+        try:
+            self.load_extra_state(state["extra"])  # first: a method of your own may refuse it
+        except BaseException:
+            self._progress.step = before
+            raise
+        self._at_once.restore_pruned()
+        if self._compile == "auto":
+            self.work.kernels = Kernels(state["compiled"])  # the same path gives the same bits
+        load_tensors(self, state)
+        self._progress.finished = self.finished
+        self._dead_layers = {weight.name for weight in self.weights if not weight.kept}
+        for guard in self.guards:
+            guard.loaded(self)
+        self.shrinker.load(state["shrunk"])
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Copy the pruner if its model and its optimizer are copied in the same call, before it."""
+        if id(self.model) not in memo or id(self.optimizer) not in memo:
+            raise TypeError(ALONE)
+        new = type(self).__new__(type(self))
+        memo[id(self)] = new
+        for name, value in vars(self).items():
+            if name not in ("_hooks", "_farewell", "work"):  # which belong to the original
+                vars(new)[name] = copy.deepcopy(value, memo)
+        new.work = Work(new.weights, new.optimizer, new.noise, Kernels(self.work.kernels.compiled))
+        if self.attached:
+            new._attach()
+        return new
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(ALONE)
+
+    # Reading.
+
+    @property
+    def step(self) -> int:
+        """The number of optimizer steps taken; skipped ones do not count."""
+        return self._progress.step
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last pruning is done."""
+        return len(self.events) >= len(self._plan)
+
+    @property
+    def permanent(self) -> bool:
+        """Whether no pruned weight can come back from now on. A method that grows weights overrides it."""
+        return self.form.permanent(self.step)
+
+    @property
+    def attached(self) -> bool:
+        """Whether the pruner is attached to its optimizer."""
+        return attachments.contains(self)
+
+    @property
+    def prunable(self) -> int:
+        """The number of weights that can be pruned, including those that are."""
+        return sum(weight.size for weight in self.weights)
+
+    @property
+    def nonzero(self) -> int:
+        """The number of weights that the masks keep. See `lost_zeros` for whether the model agrees."""
+        return sum(weight.kept for weight in self.weights)
+
+    @property
+    def sparsity(self) -> float:
+        """`1 - nonzero / prunable`, from the masks. `check` compares the masks with the weights of the model."""
+        return 1 - self.nonzero / self.prunable
+
+    @property
+    def masks(self) -> dict[str, Tensor]:
+        """For each weight tensor, a boolean tensor of its shape: True where the weight is kept. It is a DTensor of the
+        same layout if the weight is one."""
+        return {weight.name: weight.view.shown(weight.mask) for weight in self.weights}
+
+    def plan(self) -> Plan:
+        """Every pruning: the step, the sparsity and the weights kept.
+
+        With `granularity="channel"` these are the most weights that are kept: see `events` for the exact numbers.
+        """
+        return Plan(self._plan)
+
+    def coverage(self) -> Coverage:
+        """How much of the model this pruner covers, and what it leaves out. Print it."""
+        return coverage_of(self.model, self.weights, self.shrinker.shapes)
+
+    def summary(self, example_input: Example | None = None) -> Summary:
+        """Each layer (shape, weights, kept, sparsity, dead channels), the totals, and the progress of the schedule.
+
+        With an example of the model's input, also how many weights lie on a live path from the input to the output.
+        Pruned weights that are not zero in the model are named below the table, and cause a `LostZerosWarning`.
+        """
+        lost = self.lost_zeros()
+        guards.warn_of_lost_zeros(self.masks, lost)
+        status = [repr(self), *([] if self.finished else [self._progress.complaint()])]
+        status += [guards.complaint(self.masks, lost)] if lost else []
+        return summary_of(self.model, self.weights, self.events, status, self.units.status(), example_input)
+
+    def lost_zeros(self, model: nn.Module | None = None) -> dict[str, int]:
+        """For each weight tensor that has any: how many pruned weights are not zero in the model, or in a copy of it.
+
+        Empty if the weights agree with the masks.
+        """
+        if model is not None:
+            self.shrinker.refuse_copy(model)
+        return guards.count_lost_zeros(self.masks, self.model if model is None else model)
+
+    def check(self, model: nn.Module | None = None) -> None:
+        """Raise a ValueError if pruned weights are not zero in the model, or in a copy such as a moving average."""
+        if lost := self.lost_zeros(model):
+            raise ValueError(guards.complaint(self.masks, lost))
+
+    @torch.no_grad()
+    def apply_to(self, model: nn.Module) -> None:
+        """Zero the pruned weights in the model or in a copy of it, such as a moving average of its weights."""
+        tensors = named_tensors(model)
+        if model is self.model:  # in which FSDP2 may have put gathered weights
+            tensors |= {weight.name: weight.parameter for weight in self.weights}
+        self.shrinker.refuse_copy(model)
+        for name, mask in self.masks.items():
+            if name not in tensors or tensors[name].shape != mask.shape:
+                raise ValueError(f"this model has no parameter {name} of that shape; pass a copy of the pruned model")
+        for name, mask in self.masks.items():
+            zero_where_pruned(tensors[name], mask)
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(step {self.step:,} of {self.schedule.steps:,}, {len(self.events)} of "
+            f"{len(self._plan)} prunings, {self.nonzero:,} of {self.prunable:,} weights kept in {len(self.weights)} "
+            f"layers, sparsity {self.sparsity:.4%})"
+        )
+
+    # A smaller network in training; see `flipout.shrinking`.
+
+    @property
+    def shrunk(self) -> bool:
+        """Whether channels are removed from the network at the moment."""
+        return self.shrinker.shrunk
+
+    @property
+    def shrinks(self) -> Sequence[Shrink]:
+        """The shrinks so far."""
+        return self.shrinker.shrinks
+
+    @property
+    def shrunk_indices(self) -> Mapping[str, tuple[Tensor | None, ...]]:
+        """For each parameter and buffer that has lost channels, the original indices that are left, per dimension."""
+        return self.shrinker.indices
+
+    @property
+    def computed(self) -> int:
+        """The prunable weights that the network computes with: all of them, unless it is shrunk."""
+        return sum(weight.parameter.numel() for weight in self.weights)
+
+    @property
+    def worth_shrinking(self) -> bool:
+        """Whether `shrink` would save more time than it takes. Ask after each step: it looks after prunings only.
+
+        It depends on the masks and the plan alone. It is False while pruned weights can come back, for methods that
+        need the whole network, and after a shrink that was not possible.
+        """
+        return self.shrinker.worth_while
+
+    def shrink(self, example_input: Example) -> nn.Module:
+        """Remove the channels that influence nothing from the network, and return it. Training continues as before.
+
+        The model, its modules and its parameters stay the same objects, with smaller tensors in them; the optimizer's
+        state and everything else that belongs to a weight moves with it. In training mode the outputs and the gradients
+        of what is left are the same to rounding, and so is all that follows.
+
+        If the network cannot be shrunk, nothing is changed, and a `ValueError` says why. After `worth_shrinking` was
+        True it is a `NotShrunkWarning`, because that is decided before the network is traced: training continues.
+        Within `expanded()` the network is shrunk when that ends.
+
+        Args:
+            example_input: the inputs that the model is called with; a batch of training data is fine. Their values do
+                not matter.
+        """
+        self.shrinker.shrink(example_input)
+        return self.model
+
+    def expand(self) -> nn.Module:
+        """Put all channels back, and return the network: the original architecture, with the same outputs.
+
+        What is left of a tensor is written into the original. Pruned weights are zero. Biases and norms of channels
+        that were removed are what they were then; nothing reads them.
+        """
+        self.shrinker.expand()
+        return self.model
+
+    def expanded(self) -> AbstractContextManager[nn.Module]:
+        """Expand the network for a moment, to save or to look at it; after that it is shrunk again.
+
+            with pruner.expanded():
+                torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), ...}, path)
+
+        Without a shrunk network nothing happens. A state that is loaded within decides what is left after that;
+        `expand()` and `remove()` leave the network whole.
+        """
+        return self.shrinker.expanded()
+
+    def follow(self, copy: nn.Module) -> None:
+        """Shrink and expand a copy of the model together with it from now on, such as a moving average of its weights.
+
+        The copy must have the original shapes. Call it before the first shrink, or within `expanded()`. A copy that
+        follows already is left as it is.
+        """
+        self.shrinker.follow(copy)

@@ -12,15 +12,15 @@ import struct
 import torch
 from torch import Tensor
 
-from .positions import Positions
+from .views import Positions
 
 
 def normal(
     where: Positions | torch.Size, *, seed: int, step: int, tensor: int, device: torch.device | str = "cpu"
 ) -> Tensor:
-    """Standard normal float32 numbers for a whole tensor, given by its shape, or for a part of one."""
+    """Standard normal float32 numbers for a whole tensor, given by its shape, or for those of its elements here."""
     where = _positions(where)
-    return normal_at(*_rows(where, device), *key("normal", seed, step, tensor)).view(where.part)
+    return normal_at(*_rows(where, device), *key("normal", seed, step, tensor)).view(where.held)
 
 
 def uniform(
@@ -29,10 +29,10 @@ def uniform(
     """Float32 numbers in (0, 1], multiples of 2^-24; `where` is as for `normal`."""
     where = _positions(where)
     bits = _hash(*_rows(where, device), *key("uniform", seed, step, tensor))
-    return (_shift(bits, 8) + 1).float().mul_(2.0**-24).view(where.part)
+    return (_shift(bits, 8) + 1).float().mul_(2.0**-24).view(where.held)
 
 
-def normal_at(starts: Tensor, offsets: Tensor, factor: int, addend: int) -> Tensor:
+def normal_at(starts: Tensor, offsets: Tensor, factor: int | Tensor, addend: int | Tensor) -> Tensor:
     """Normal numbers from one hash each, without a logarithm, a root or a sine.
 
     An element's number is the sum of the start of its row and its offset in the row.
@@ -77,7 +77,7 @@ def key(use: str, seed: int, step: int, tensor: int) -> tuple[int, int]:
     return factor | 1, addend
 
 
-def _hash(starts: Tensor, offsets: Tensor, factor: int, addend: int) -> Tensor:
+def _hash(starts: Tensor, offsets: Tensor, factor: int | Tensor, addend: int | Tensor) -> Tensor:
     """Hash 32-bit integers, one to one; every input bit flips every output bit with a probability near one half.
 
     The multiply and shift constants are those of Wellons' `lowbias32`.

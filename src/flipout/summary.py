@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .layers import Layer
+from torch import nn
+
+from .events import Event
+from .graph.example_inputs import Example, as_example
+from .graph.live_paths import effective_weights
 from .modules import is_transposed
 from .schedules import Pruning
 from .text_table import table
+from .weights import Weight
 
 
 class Plan(list[Pruning]):
@@ -97,7 +103,30 @@ class Summary:
         return table(("layer", "shape", *counts, "dead inputs", "dead outputs"), rows) + "\n" + self.status
 
 
-def summarize(layer: Layer, effective: int | None = None) -> LayerSummary:
-    """Count the weights that a layer keeps, and its channels that no kept weight reads or writes."""
-    shape, transposed = tuple(layer.weight.shape), is_transposed(layer.module)
-    return LayerSummary(layer.name, shape, layer.size, layer.kept, *layer.channels, effective, transposed)
+def summarize(weight: Weight, effective: int | None = None) -> LayerSummary:
+    """Count the elements that a weight keeps, and its channels that no kept element reads or writes."""
+    shape, transposed = tuple(weight.view.positions.shape), is_transposed(weight.module)
+    return LayerSummary(weight.name, shape, weight.size, weight.kept, *weight.channels, effective, transposed)
+
+
+def summary_of(
+    model: nn.Module,
+    weights: Sequence[Weight],
+    events: Sequence[Event],
+    status: Sequence[str],
+    units: str,
+    example_input: Example | None,
+) -> Summary:
+    """The summary of a pruner. `status` are lines about its progress, and `units` further ones."""
+    lines = list(status)
+    if returned := [event for event in events if event.grown]:
+        number = sum(event.grown for event in returned)
+        lines.append(f"{number:,} times a pruned weight came back, the last time at step {returned[-1].step:,}")
+    if example_input is not None and any(weight.view.key is not None for weight in weights):
+        raise ValueError(
+            "summary(example_input) does not work with sharded weights: gather the weights into an ordinary model, and "
+            "use flipout.export.effective_sparsity(model, x), or call summary() without an example"
+        )
+    live = {} if example_input is None else effective_weights(model, as_example(example_input)).layers
+    rows = (summarize(weight, live[weight.name][1] if weight.name in live else None) for weight in weights)
+    return Summary(tuple(rows), "\n".join(lines) + units)

@@ -21,7 +21,7 @@ Options = dict[str, Any]
 
 def permanent() -> Options:
     """Pruned weights never come back."""
-    return {"revival": None}
+    return {"second_chances": None}
 
 
 def second_chances(
@@ -34,8 +34,8 @@ def second_chances(
     events: int = 8,
 ) -> Options:
     """Pruned weights keep a hidden value and can come back. `thresholding` moves kept weights towards the threshold."""
-    settings = {"until": until, "share": share, "rate": rate, "trust": trust, "shrink": thresholding, "events": events}
-    return {"revival": flipout.Revival(**settings)}  # type: ignore[arg-type]
+    settings = {"until": until, "share": share, "rate": rate, "trust": trust, "smooth": thresholding, "events": events}
+    return {"second_chances": flipout.SecondChances(**settings)}  # type: ignore[arg-type]
 
 
 def geometric(sparsity: float, steps: int, prunings: int, start: float = 0.1, end: float = 0.7) -> Options:

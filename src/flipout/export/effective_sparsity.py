@@ -7,7 +7,7 @@ from torch import nn
 from ..graph.example_inputs import Example, as_example
 from ..graph.live_paths import EffectiveWeights, count_effective
 from ..graph.prunable_weights import PrunableWeight, prunable_weights
-from ..runtime.attachments import layer_of
+from ..runtime import attachments
 
 
 def effective_weights(model: nn.Module, example_input: Example) -> EffectiveWeights:
@@ -25,4 +25,4 @@ def effective_weights(model: nn.Module, example_input: Example) -> EffectiveWeig
 
 def weights_to_count(model: nn.Module) -> list[PrunableWeight]:
     """Return the weights that count as prunable; all that an attached pruner prunes are among them."""
-    return prunable_weights(model, lambda weight: layer_of(weight) is not None)
+    return prunable_weights(model, lambda weight: attachments.find(weight) is not None)

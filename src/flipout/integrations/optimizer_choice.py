@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..layers import Patterns, select_weights
+from ..weights import Patterns, select_weights
 
 
 def choose_optimizer(

@@ -85,7 +85,7 @@ def add_penalty(pruner: Pruner) -> None:
     penalty = getattr(pruner, "penalty", None)
     if penalty is None:
         return
-    weights = [layer.weight for layer in pruner.layers if layer.weight.grad is not None]
+    weights = [weight.parameter for weight in pruner.weights if weight.parameter.grad is not None]
     with torch.enable_grad():
         value: Tensor = penalty()
     if not weights or not value.requires_grad:

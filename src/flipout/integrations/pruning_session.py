@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from .. import Pruner, UnfinishedWarning
-from ..warnings import ChangedLengthWarning
+from ..problems import ChangedLengthWarning
 from .pruner_building import PrunerRecipe
 
 

@@ -1,10 +1,20 @@
 """The methods. Each is a `Pruner` that takes `(model, optimizer, *, sparsity, steps, ...)` and is in `METHODS`."""
 
-from .gradual import Dense, FlipOut, GlobalMagnitude, KeepZeros, MagnitudeUncertainty, PaperFlipOut, Random
+from .gradual import (
+    LAMP,
+    Fisher,
+    FlipOut,
+    GlobalMagnitude,
+    Gradual,
+    MagnitudeUncertainty,
+    PaperFlipOut,
+    Random,
+    RelativeMagnitude,
+)
 
 # isort: split
 # Methods are listed in the order of these imports, FlipOut first.
-from .scored import LAMP, Fisher, RelativeMagnitude
+from .dense import Dense, KeepZeros
 
 # isort: split
 from .deep_r import DeepR
@@ -24,6 +34,7 @@ __all__ = [
     "FlipOut",
     "GlobalMagnitude",
     "GraNet",
+    "Gradual",
     "HoyerSquare",
     "KeepZeros",
     "LoopNeeds",

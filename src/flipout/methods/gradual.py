@@ -1,9 +1,9 @@
-"""Methods that prune gradually under a schedule, and the two that do not prune."""
+"""Methods that prune by a criterion, gradually, under a schedule."""
 
 from __future__ import annotations
 
 import math
-import warnings
+from collections.abc import Mapping
 from functools import partial
 from numbers import Real
 from typing import ClassVar, Unpack
@@ -13,15 +13,58 @@ from torch import nn
 
 from .. import criteria
 from ..criteria import Criterion
-from ..layers import count_layers, count_marks
+from ..forms import SecondChances
 from ..pruner import Pruner
-from ..revival import Revival
 from ..runtime.noise import GradientNoise
-from ..schedules import Geometric, Never
-from ..statistics import Deviation, Flips
-from ..warnings import KeepZerosWarning
-from .options import CommonOptions, NoiseOptions, NoisyGradualOptions, ScheduleChoice, schedule_for
+from ..runtime.tracking import StatisticMaker
+from ..schedules import Geometric, Schedule
+from ..statistics import Deviation, Flips, SquaredGradient
+from .options import CommonOptions, CriterionOptions, GradualOptions, ScheduleChoice, WindowOptions, schedule_for
 from .registry import register
+
+
+class Gradual(Pruner):
+    """Prune by a criterion, under a schedule: many small prunings between 5 and 50 % of training by default.
+
+    A method without options of its own names its criterion in `ranks_by`.
+
+    Args:
+        model: the network.
+        optimizer: the optimizer that trains it.
+        sparsity: the share of weights that are pruned at the end.
+        steps: the number of optimizer steps of the whole training.
+        start: the share of training at which pruning starts; 0.05 by default.
+        end: the share of training at which it ends; 0.5 by default.
+        schedule: when to prune, in place of `start` and `end`; a schedule, a function that makes one of
+            (sparsity, steps), or "paper".
+        options: see `Pruner`.
+    """
+
+    ranks_by: ClassVar[Criterion]
+    default_schedule: ClassVar[type[Schedule]] = Geometric
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        sparsity: float,
+        steps: int,
+        start: float | None = None,
+        end: float | None = None,
+        schedule: ScheduleChoice = None,
+        criterion: Criterion | None = None,
+        statistics: Mapping[str, StatisticMaker] | None = None,
+        **options: Unpack[CriterionOptions],
+    ) -> None:
+        super().__init__(
+            model,
+            optimizer,
+            criterion=type(self).ranks_by if criterion is None else criterion,
+            schedule=schedule_for(schedule, sparsity, steps, start, end, self.default_schedule),
+            statistics=statistics,
+            **options,
+        )
 
 
 @register(
@@ -30,27 +73,21 @@ from .registry import register
     about="weights that flip their sign often; pruned ones keep learning and can come back",
     colour="#0072b2",
 )
-class FlipOut(Pruner):
+class FlipOut(Gradual):
     """FlipOut with second chances: prune the weights with the lowest `|theta|^p / (flips + 1)`.
 
-    Pruned weights keep a hidden value that goes on learning, and flips are counted on it. Until 70 % of training a
-    hidden weight that moves away from zero comes back, and one that keeps crossing zero stays out. See `Revival`.
+    Pruned weights keep a hidden value that learns, and flips are counted on it. Until 70 % of training a hidden weight
+    that moves away from zero comes back, and one that keeps crossing zero stays out. See `SecondChances`.
 
         pruner = flipout.FlipOut(model, optimizer, sparsity=0.99, steps=epochs * len(loader))
 
-    `FlipOut.paper` is the method of the paper.
+    `FlipOut.paper` is the method of the paper. For further arguments see `Gradual`.
 
     Args:
-        model: the network.
-        optimizer: the optimizer that trains it.
-        sparsity: the share of weights that are pruned at the end.
-        steps: the number of optimizer steps of the whole training.
         p: power of the magnitude in the saliency; the larger, the less do flips count.
         horizon: the number of steps after which a flip has faded to 1/e of its count; None never forgets one.
         noise: scale of the gradient noise, the paper's lambda, or a `GradientNoise`; None or 0 is no noise.
-        revival: how pruned weights may come back; None prunes for good.
-        schedule: when to prune; a schedule, a function that makes one of (sparsity, steps), or "paper".
-        options: see `Pruner`.
+        second_chances: how pruned weights may come back; None prunes permanently.
     """
 
     def __init__(
@@ -63,9 +100,8 @@ class FlipOut(Pruner):
         p: float = 4.0,
         horizon: int | None = 100,
         noise: GradientNoise | float | None = None,
-        revival: Revival | bool | None = True,
-        schedule: ScheduleChoice = None,
-        **options: Unpack[CommonOptions],
+        second_chances: SecondChances | bool | None = True,
+        **options: Unpack[WindowOptions],
     ) -> None:
         if not isinstance(p, Real):
             raise TypeError(f"p is {p!r}; give the power of the magnitude as a number")
@@ -74,11 +110,12 @@ class FlipOut(Pruner):
         super().__init__(
             model,
             optimizer,
+            sparsity=sparsity,
+            steps=steps,
             criterion=partial(criteria.flip_saliency, p=p),
-            schedule=schedule_for(schedule, sparsity, steps),
             statistics={"flips": partial(Flips, horizon=horizon)},
             noise=noise,
-            revival=revival,
+            second_chances=second_chances if options.get("form") is None else None,
             **options,
         )
 
@@ -92,7 +129,7 @@ class FlipOut(Pruner):
         steps_per_epoch: int = 1,
         **options: Unpack[CommonOptions],
     ) -> PaperFlipOut:
-        """FlipOut as in the paper: lambda = 1, p = 2, halvings at the ends of epochs, pruning for good.
+        """FlipOut as in the paper: lambda = 1, p = 2, halvings at the ends of epochs, permanent pruning.
 
         Args:
             model: the network.
@@ -109,25 +146,14 @@ class FlipOut(Pruner):
 @register(
     "flipout-paper",
     title="FlipOut (paper)",
-    about="weights that flip their sign often, with gradient noise, for good",
+    about="weights that flip their sign often, with gradient noise, permanently",
     colour="#3a9bd9",
 )
 class PaperFlipOut(FlipOut):
-    """FlipOut as in the paper (Sec. 2.2): `|theta|^p / (flips + 1)`, gradient noise, and pruning for good.
+    """FlipOut as in the paper (Sec. 2.2): `|theta|^p / (flips + 1)`, gradient noise, and permanent pruning.
 
-    `FlipOut.paper` creates one with the schedule of the paper. Here the default schedule is ours.
-
-    Args:
-        model: the network.
-        optimizer: the optimizer that trains it.
-        sparsity: the share of weights that are pruned at the end.
-        steps: the number of optimizer steps of the whole training.
-        p: power of the magnitude in the saliency.
-        horizon: the number of steps after which a flip has faded to 1/e of its count; None never forgets one.
-        noise: scale of the gradient noise, the paper's lambda, or a `GradientNoise`; None or 0 is no noise.
-        revival: how pruned weights may come back; None prunes for good.
-        schedule: when to prune; "paper" is the schedule of the paper.
-        options: see `Pruner`.
+    `FlipOut.paper` creates one with the schedule of the paper. Here the default schedule is ours. For further arguments
+    see `FlipOut` and `Gradual`.
     """
 
     def __init__(
@@ -140,9 +166,8 @@ class PaperFlipOut(FlipOut):
         p: float = 2.0,
         horizon: int | None = None,
         noise: GradientNoise | float | None = 1.0,
-        revival: Revival | bool | None = None,
-        schedule: ScheduleChoice = None,
-        **options: Unpack[CommonOptions],
+        second_chances: SecondChances | bool | None = None,
+        **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(
             model,
@@ -152,33 +177,13 @@ class PaperFlipOut(FlipOut):
             p=p,
             horizon=horizon,
             noise=noise,
-            revival=revival,
-            schedule=schedule,
+            second_chances=second_chances,
             **options,
         )
 
 
-class _Scored(Pruner):
-    """A criterion without settings, under a schedule."""
-
-    ranks_by: ClassVar[Criterion]
-
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        *,
-        sparsity: float,
-        steps: int,
-        schedule: ScheduleChoice = None,
-        **options: Unpack[NoisyGradualOptions],
-    ) -> None:
-        planned = schedule_for(schedule, sparsity, steps)
-        super().__init__(model, optimizer, criterion=type(self).ranks_by, schedule=planned, **options)
-
-
 @register("magnitude", title="Global magnitude", about="the smallest weights", colour="#d55e00")
-class GlobalMagnitude(_Scored):
+class GlobalMagnitude(Gradual):
     """Prune the smallest weights. With noise it is the paper's ablation, with `scope="layer"` Han et al.'s method.
 
     pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.99, steps=steps)
@@ -188,7 +193,7 @@ class GlobalMagnitude(_Scored):
 
 
 @register("random", title="Random", about="random weights: the control", colour="#8a8a8a")
-class Random(_Scored):
+class Random(Gradual):
     """Prune random weights: the control.
 
     pruner = flipout.Random(model, optimizer, sparsity=0.99, steps=steps, seed=1)
@@ -198,7 +203,7 @@ class Random(_Scored):
 
 
 @register("magnitude-uncertainty", title="M&U", about="small weights that vary a lot during training", colour="#b8860b")
-class MagnitudeUncertainty(Pruner):
+class MagnitudeUncertainty(Gradual):
     """M&U (Ko et al., 2019): prune the lowest `|theta| / (lambda + std(theta))`, std over about `horizon` steps.
 
     A small `lambda_` keeps weights that do not move, whether or not they matter. With inputs that are always zero
@@ -206,15 +211,11 @@ class MagnitudeUncertainty(Pruner):
 
         pruner = flipout.MagnitudeUncertainty(model, optimizer, sparsity=0.99, steps=steps, lambda_=0.1, horizon=100)
 
+    For further arguments see `Gradual`.
+
     Args:
-        model: the network.
-        optimizer: the optimizer that trains it.
-        sparsity: the share of weights that are pruned at the end.
-        steps: the number of optimizer steps of the whole training.
         lambda_: added to the deviation of a weight; 0 is the Wald test.
         horizon: the number of recent values that the deviation is taken over.
-        schedule: when to prune; see `FlipOut`.
-        options: see `Pruner`.
     """
 
     def __init__(
@@ -226,78 +227,86 @@ class MagnitudeUncertainty(Pruner):
         steps: int,
         lambda_: float = 0.1,
         horizon: int = 100,
-        schedule: ScheduleChoice = None,
-        **options: Unpack[NoisyGradualOptions],
+        **options: Unpack[GradualOptions],
     ) -> None:
         if not 0 <= lambda_ < math.inf:
             raise ValueError(f"lambda_ is {lambda_}; give a number of at least 0 (0: the Wald test)")
         super().__init__(
             model,
             optimizer,
+            sparsity=sparsity,
+            steps=steps,
             criterion=partial(criteria.magnitude_uncertainty, lambda_=lambda_),
-            schedule=schedule_for(schedule, sparsity, steps),
             statistics={"std": partial(Deviation, horizon=horizon)},
             **options,
         )
 
 
-@register("dense", title="Dense", about="nothing: the reference", colour="#333333")
-class Dense(Pruner):
-    """No pruning: the reference. Accepts `sparsity` like every method, and ignores it."""
+@register(
+    "relative-magnitude",
+    title="Relative magnitude",
+    about="the smallest weights, relative to the size of their layer",
+    colour="#a04000",
+)
+class RelativeMagnitude(Gradual):
+    """Prune the lowest `|theta| * sqrt(fan_in)`, where `fan_in` is the number of weights that feed one output.
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        *,
-        sparsity: float = 0.0,
-        steps: int = 1,
-        **options: Unpack[NoiseOptions],
-    ) -> None:
-        super().__init__(model, optimizer, criterion=criteria.magnitude, schedule=Never(steps), **options)
+    Layers are initialized with weights of the size `1 / sqrt(fan_in)`. The factor makes layers comparable, so that wide
+    layers are not pruned just because their weights start smaller.
 
-
-@register("keep-zeros", title="Keep zeros", about="nothing, but keeps the zeros of --init", colour="#666666")
-class KeepZeros(Dense):
-    """Keep the zeros that a network already has, to fine-tune a pruned one.
-
-    A tensor of zeros alone was not pruned but initialised so, like `lora_B` of an adapter. Such tensors, and all
-    `lora_A` and `lora_B`, stay trainable as a whole; a `KeepZerosWarning` names them. With `include=` you decide
-    yourself: what it selects is kept as it is.
-
-        pruner = flipout.KeepZeros(model, optimizer)
+        pruner = flipout.RelativeMagnitude(model, optimizer, sparsity=0.99, steps=steps)
     """
 
-    covers_adapters = True
+    ranks_by = staticmethod(criteria.relative_magnitude)
+
+
+@register("lamp", title="LAMP", about="weights that are small against the larger ones of their layer", colour="#1a9850")
+class LAMP(Gradual):
+    """LAMP (Lee et al., 2021): prune the lowest `theta^2 / (sum of theta^2 over the layer's weights not smaller)`.
+
+    Each layer is pruned in the order of magnitude, and the scores decide how much of each layer. No layer dies before
+    every layer is down to one weight.
+
+        pruner = flipout.LAMP(model, optimizer, sparsity=0.99, steps=steps)
+    """
+
+    ranks_by = staticmethod(criteria.lamp)
+
+
+@register("fisher", title="Fisher", about="weights whose removal changes the loss the least", colour="#6a3d9a")
+class Fisher(Gradual):
+    """Optimal Brain Damage with the diagonal Fisher: prune the lowest `theta^2 * mean(g^2)^power`.
+
+    The mean is over about the last `horizon` gradients of the weight, without noise.
+
+        pruner = flipout.Fisher(model, optimizer, sparsity=0.99, steps=steps, power=0.5)
+
+    For further arguments see `Gradual`.
+
+    Args:
+        power: power of the mean squared gradient; 1 is Optimal Brain Damage, 0 is magnitude.
+        horizon: the number of recent gradients that the mean is taken over.
+    """
 
     def __init__(
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         *,
-        sparsity: float = 0.0,
-        steps: int = 1,
-        **options: Unpack[NoiseOptions],
+        sparsity: float,
+        steps: int,
+        power: float = 1.0,
+        horizon: int = 100,
+        **options: Unpack[GradualOptions],
     ) -> None:
-        self._chosen = options.get("include") is not None
-        super().__init__(model, optimizer, sparsity=sparsity, steps=steps, **options)
-
-    def start(self) -> None:
-        zeros = [layer.local.detach() == 0 for layer in self.layers]
-        left_alone = []
-        for layer, zero, number in zip(self.layers, zeros, count_marks(zeros, self.layers), strict=True):
-            adapter = not {"lora_A", "lora_B"}.isdisjoint(layer.name.split("."))
-            if not self._chosen and layer.size and (number == layer.size or adapter):
-                left_alone.append(layer.name)
-                layer.mask = torch.ones_like(zero)  # start() may be called again, with other weights
-            else:
-                layer.mask = ~zero
-        count_layers(self.layers)
-        if left_alone:
-            warnings.warn(
-                f"{', '.join(left_alone)} stays trainable as a whole: a tensor of zeros alone, or a LoRA adapter, was "
-                "initialised with zeros, not pruned. To keep its zeros too, select the weights with include=; to leave "
-                "it to the optimizer alone, use exclude=",
-                KeepZerosWarning,
-                stacklevel=5,
-            )
+        if not 0 <= power < math.inf:
+            raise ValueError(f"power is {power}; give a number of at least 0 (1: Optimal Brain Damage)")
+        super().__init__(
+            model,
+            optimizer,
+            sparsity=sparsity,
+            steps=steps,
+            criterion=partial(criteria.fisher_saliency, power=power),
+            statistics={"fisher": partial(SquaredGradient, horizon=horizon)},
+            **options,
+        )

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from .. import criteria
-from ..layers import count_marks
 from ..pruner import Pruner
 from ..schedules import AtThreshold, OneShot, Pruning
-from ..shards.differentiable_sums import differentiable, total
-from ..shards.parts import Part
+from ..views import View
+from ..views.dtensors import is_sharded
+from ..views.shard import DifferentiableSum
+from ..weights import count_marks
 from .options import Options
 from .registry import LoopNeeds, register
 
@@ -75,29 +76,35 @@ class HoyerSquare(Pruner):
 
     def penalty(self) -> Tensor:
         """`lambda * sum_l (sum |theta_l|)^2 / sum theta_l^2` until the pruning, and 0 afterwards."""
-        device = self.layers[0].local.device
+        device = self.weights[0].local.device
         if self.finished:
-            return self.layers[0].local.new_zeros(())
-        penalties = [hoyer_square(differentiable(layer.weight), layer.part) for layer in self.layers]
+            return self.weights[0].local.new_zeros(())
+        penalties = [hoyer_square(_differentiable(weight.parameter), weight.view) for weight in self.weights]
         return self.lambda_ * torch.stack([penalty.to(device) for penalty in penalties]).sum()
 
     def keep(self, pruning: Pruning) -> int:
         if pruning.nonzero is not None:
             return pruning.nonzero
-        above = count_marks([layer.local.abs() >= self.threshold for layer in self.layers], self.layers)
+        above = count_marks([weight.local.abs() >= self.threshold for weight in self.weights], self.weights)
         return sum(map(max, above, self.floors))
 
     def settings(self) -> dict[str, Any]:
         return super().settings() | {"lambda_": self.lambda_, "threshold": self.threshold}
 
 
-def hoyer_square(weight: Tensor, part: Part | None = None) -> Tensor:
+def hoyer_square(weight: Tensor, view: View | None = None) -> Tensor:
     """`(sum |theta|)^2 / sum theta^2`: 1 for a single nonzero weight, `d` for `d` weights of the same magnitude.
 
-    `part` is what this rank holds of a sharded weight; the sums are those of all ranks.
+    With a view, the sums are those of all ranks that hold elements of the weight.
     """
     weight = weight.float() if weight.dtype != torch.float64 else weight
-    squares = total(weight.square().sum(), part)
-    return total(weight.abs().sum(), part).square() / squares.clamp_min(
-        torch.finfo(squares.dtype).tiny
-    )  # 0 for a dead layer
+    squares, magnitudes = weight.square().sum(), weight.abs().sum()
+    if view is not None and view.key is not None:
+        squares, magnitudes = (DifferentiableSum.apply(each, view) for each in (squares, magnitudes))  # type: ignore[no-untyped-call]
+    return magnitudes.square() / squares.clamp_min(torch.finfo(squares.dtype).tiny)  # 0 for a dead layer
+
+
+def _differentiable(parameter: Any) -> Tensor:
+    """The elements of a parameter that this rank holds; gradients of them reach it."""
+    local: Tensor = parameter.to_local() if is_sharded(parameter) else parameter
+    return local

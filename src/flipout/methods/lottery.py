@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Unpack
+from typing import Annotated, Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from .. import criteria
 from ..modules import named_tensors
+from ..problems import Need
 from ..pruner import Pruner
 from ..schedules import Geometric, Pruning
 from .options import InSteps, Options
@@ -46,7 +47,9 @@ class Lottery(Pruner):
         options: see `Pruner`.
     """
 
-    needs_whole_network = "each round starts again from the early weights of all channels"
+    requires: ClassVar[dict[Need, str]] = {
+        "whole network": "each round starts again from the early weights of all channels"
+    }
 
     def __init__(
         self,
@@ -72,11 +75,11 @@ class Lottery(Pruner):
         super().__init__(model, optimizer, criterion=criteria.magnitude, schedule=schedule, **options)
 
     def start(self) -> None:
+        super().start()
         if self.rewind_to == 0:
             self._note_early_values()
 
-    def settle(self) -> None:
-        super().settle()
+    def stepped(self) -> None:
         if self.step == self.rewind_to and not self._early:
             self._note_early_values()
 
@@ -91,8 +94,8 @@ class Lottery(Pruner):
             tensor.copy_(self._early[name])
         for parameter in self.model.parameters():
             self.optimizer.state.pop(parameter, None)
-        for layer in self.layers:
-            layer.zero()
+        for weight in self.weights:
+            weight.zero()
 
     def settings(self) -> dict[str, Any]:
         return super().settings() | {"rewind_to": self.rewind_to}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, TypedDict
 
-from ..granularity import GranularityChoice, Reduction
-from ..layers import Patterns
-from ..revival import Revival
+from ..forms import Form, SecondChances
 from ..runtime.compiler import Compile
 from ..runtime.noise import GradientNoise
 from ..schedules import Geometric, Schedule
+from ..units import GranularityChoice, Reduction
+from ..weights import Patterns
 
 
 class InSteps:
@@ -40,12 +40,6 @@ class CommonOptions(BasicOptions, total=False):
     dead_first: bool
 
 
-class GradualOptions(CommonOptions, total=False):
-    """The options of every method that prunes under a schedule during training."""
-
-    revival: Revival | bool | None
-
-
 class NoiseOptions(BasicOptions, total=False):
     """The options of a method that does not prune, and gradient noise."""
 
@@ -58,14 +52,47 @@ class Options(CommonOptions, total=False):
     noise: GradientNoise | float | None
 
 
-class NoisyGradualOptions(GradualOptions, Options, total=False):
-    """The options of a method that prunes under a schedule during training, and gradient noise."""
+class CriterionOptions(Options, total=False):
+    """The options of a method that prunes by a criterion during training; see `Pruner`."""
+
+    second_chances: SecondChances | bool | None
+    form: Form | None
 
 
-def schedule_for(choice: ScheduleChoice, sparsity: float, steps: int) -> Schedule:
+class WindowOptions(CommonOptions, total=False):
+    """The options of `Gradual` without noise and second chances."""
+
+    start: float | None
+    end: float | None
+    schedule: ScheduleChoice
+    form: Form | None
+
+
+class NoisyWindowOptions(WindowOptions, Options, total=False):
+    """The options of `Gradual` without second chances."""
+
+
+class GradualOptions(WindowOptions, CriterionOptions, total=False):
+    """The options of `Gradual`."""
+
+
+def schedule_for(
+    choice: ScheduleChoice,
+    sparsity: float,
+    steps: int,
+    start: float | None = None,
+    end: float | None = None,
+    default: type[Schedule] = Geometric,
+) -> Schedule:
     """The schedule of a method, from what the user passed."""
-    if choice is None:
-        return Geometric(sparsity, steps)
+    if choice is None or isinstance(choice, type):
+        cls: type[Schedule] = default if choice is None else choice
+        if start is None and end is None:
+            return cls(sparsity, steps)
+        usual = cls.window
+        return cls(sparsity, steps, window=(usual[0] if start is None else start, usual[1] if end is None else end))
+    if start is not None or end is not None:
+        raise ValueError("start= and end= say when to prune, and so does schedule=: give one of them")
     if isinstance(choice, Schedule):
         for name, given in (("sparsity", sparsity), ("steps", steps)):
             if getattr(choice, name) != given:

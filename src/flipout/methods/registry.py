@@ -31,7 +31,7 @@ ENTRY_POINTS = "flipout.methods"
 PALETTE = ("#1b9e77", "#d95f02", "#7570b3", "#e7298a", "#66a61e", "#e6ab02", "#a6761d", "#1f78b4")
 """Colours for methods that do not declare one."""
 
-GIVEN = frozenset({"self", "model", "optimizer", "sparsity", "steps", "schedule", "batches", "loss_fn"})
+GIVEN = frozenset({"self", "model", "optimizer", "sparsity", "steps", "start", "end", "schedule", "batches", "loss_fn"})
 """Arguments that a training loop provides, not options of the method."""
 
 
@@ -115,7 +115,7 @@ class Method:
         return sparsity is not None and type(None) not in get_args(sparsity.annotation)
 
 
-PRUNER_OPTIONS = frozenset(inspect.signature(Pruner.__init__).parameters) - GIVEN - {"criterion", "statistics"}
+PRUNER_OPTIONS = frozenset(inspect.signature(Pruner.__init__).parameters) - GIVEN - {"criterion", "statistics", "form"}
 
 
 def read_constructor(cls: type[Pruner]) -> tuple[dict[str, inspect.Parameter], frozenset[str]]:
@@ -126,24 +126,28 @@ def read_constructor(cls: type[Pruner]) -> tuple[dict[str, inspect.Parameter], f
     """
     parameters: dict[str, inspect.Parameter] = {}
     passed_on: set[str] = set()
+    declared: set[str] | None = None  # what `**options` of a subclass lets through
     for base in cls.__mro__:
         if "__init__" not in vars(base):
             continue
         if base is Pruner:
-            passed_on |= PRUNER_OPTIONS
+            passed_on |= PRUNER_OPTIONS if declared is None else PRUNER_OPTIONS & declared
             break
         constructor = vars(base)["__init__"]
         hints, signature = get_type_hints(constructor, include_extras=True), inspect.signature(constructor).parameters
         first = list(signature)[:3]  # self, model, optimizer, by any name
         for name, parameter in signature.items():
-            if name not in first and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            given = parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+            if name not in first and given and (declared is None or name in declared):
                 parameters.setdefault(name, parameter.replace(annotation=hints.get(name, Any)))
         rest = next((name for name, p in signature.items() if p.kind is p.VAR_KEYWORD), None)
         if rest is None:
             break
         if unpacked := get_args(hints.get(rest)):
-            passed_on |= set(get_type_hints(unpacked[0]))
-            break
+            own = set(get_type_hints(unpacked[0]))
+            declared = own if declared is None else declared & own
+    for hidden in ("criterion", "statistics"):  # of a base class, not of the user
+        parameters.pop(hidden, None)
     return parameters, frozenset(passed_on | (PRUNER_OPTIONS & parameters.keys()))
 
 

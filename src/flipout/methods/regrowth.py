@@ -12,14 +12,16 @@ from torch import Tensor, nn
 
 from .. import criteria
 from ..events import Selection
-from ..layers import Layer, count_marks
+from ..problems import NotFiniteError
 from ..pruner import Pruner
+from ..ranking import apportion, smallest
+from ..ranking.ranking import smallest_of_each
 from ..runtime.scoring import comparison_type
-from ..schedules import Constant, Cubic, Schedule
-from ..selection import NotFiniteError, apportion, smallest
-from ..selection.ranking import smallest_of_each
-from .layer_densities import erdos_renyi_kernel
-from .options import Options, ScheduleChoice, schedule_for
+from ..schedules import Constant, Cubic
+from ..views import View
+from ..weights import Weight, count_marks
+from .gradual import Gradual
+from .options import NoisyWindowOptions, Options
 from .registry import register
 
 Distribution = Literal["erk", "uniform", "global"]
@@ -31,7 +33,7 @@ class Replacement(Selection):
 
     number: int = 0
 
-    def count_grown(self, layers: Sequence[Layer]) -> int:
+    def count_grown(self, weights: Sequence[Weight]) -> int:
         return self.number
 
 
@@ -43,8 +45,8 @@ class _Regrowing(Pruner):
     """The share of the kept weights that the first event replaces."""
 
     @property
-    def regrows(self) -> bool:
-        return not self.finished
+    def permanent(self) -> bool:
+        return self.finished
 
     def share_at(self, number: int, events: int) -> float:
         """The share that event `number` of `events` replaces, counted from 0."""
@@ -53,39 +55,46 @@ class _Regrowing(Pruner):
     def replace(self, kept: Sequence[Tensor], numbers: Sequence[int]) -> Replacement:
         """Prune a number of the weights of each layer that are still kept, those with the lowest scores, and grow as
         many that were pruned before, those with the largest gradients."""
-        layers = len(self.layers)
-        masks = [*kept, *(~layer.mask for layer in self.layers)]
+        tensors = len(self.weights)
+        masks = [*kept, *(~weight.mask for weight in self.weights)]
         chosen = self._ranked(
-            lambda run: smallest_of_each(self._ranks, masks, [*numbers, *numbers], pieces=[*self.pieces] * 2, **run)
+            lambda run: smallest_of_each(self._ranks, masks, [*numbers, *numbers], views=self._views * 2, **run)
         )
-        return Replacement(chosen[:layers], chosen[layers:], sum(numbers))
+        return Replacement(chosen[:tensors], chosen[tensors:], sum(numbers))
 
     def grow(self, number: int) -> list[Tensor]:
         """Mark the pruned weights with the largest gradients of the whole network."""
-        pruned = [~layer.mask for layer in self.layers]
-        layers = len(pruned)
+        pruned = [~weight.mask for weight in self.weights]
+        tensors = len(pruned)
         return self._ranked(
-            lambda run: smallest(lambda i: self._ranks(layers + i), pruned, number, pieces=self.pieces, **run)
+            lambda run: smallest(lambda i: self._ranks(tensors + i), pruned, number, views=self._views, **run)
         )
 
     def _ranks(self, i: int) -> Tensor:
-        """The scores of layer `i`, and from the number of layers on, the gradients: the largest come first."""
-        layers = len(self.layers)
-        return self.score(self.layers[i]) if i < layers else -self.value(self.layers[i - layers], "full_grad").abs()
+        """The scores of weight `i`, and from the number of weights on, the gradients: the largest come first."""
+        tensors = len(self.weights)
+        if i < tensors:
+            return self.score(self.weights[i])
+        return -self.statistics.value(self.weights[i - tensors], "full_grad").abs()
+
+    @property
+    def _views(self) -> list[View]:
+        return [weight.view for weight in self.weights]
 
     def _ranked(self, choose: Callable[[dict[str, Any]], list[Tensor]]) -> list[Tensor]:
-        dtype = comparison_type(torch.float32, {layer.weight.dtype for layer in self.layers})
+        dtype = comparison_type(torch.float32, {weight.parameter.dtype for weight in self.weights})
         try:
-            return choose({"dtype": dtype, "run": self.runner.elementwise})
+            return choose({"dtype": dtype, "run": self.work.kernels.elementwise})
         except NotFiniteError as error:
-            raise self.not_finite(self.layers[error.tensor % len(self.layers)], "weights or gradients") from None
+            number = error.tensor % len(self.weights)
+            raise self.ranking().not_finite(number, "weights or gradients") from None
 
     def replaceable(self, kept: Sequence[int], share: float) -> list[int]:
-        """How many of its kept weights each layer replaces: a share, but no more than its floor and its pruned weights
-        allow."""
+        """How many of its kept elements each weight replaces: a share, but no more than its floor and its pruned
+        elements allow."""
         return [
-            max(0, min(round(share * number), layer.size - layer.kept, number - floor))
-            for layer, number, floor in zip(self.layers, kept, self.floors, strict=True)
+            max(0, min(round(share * number), weight.size - weight.kept, number - floor))
+            for weight, number, floor in zip(self.weights, kept, self.floors, strict=True)
         ]
 
     def settings(self) -> dict[str, Any]:
@@ -169,19 +178,21 @@ class RigL(_Regrowing):
         if self.distribution == "global":
             number = min(round(share * keep), self.prunable - keep, keep - sum(self.floors))
             return Replacement(super().select(keep - number).prune, self.grow(number), number)
-        numbers = self.replaceable([layer.kept for layer in self.layers], share)
-        return self.replace([layer.mask for layer in self.layers], numbers)
+        numbers = self.replaceable([weight.kept for weight in self.weights], share)
+        return self.replace([weight.mask for weight in self.weights], numbers)
 
     def _random_start(self, keep: int) -> Selection:
         """Prune random weights, to the number that the distribution gives each layer."""
-        shapes = [layer.weight.shape for layer in self.layers]
+        shapes = [weight.parameter.shape for weight in self.weights]
         if self.distribution == "erk":
             quota = erdos_renyi_kernel(shapes, keep, self.floors)
         else:
             quota = apportion([shape.numel() for shape in shapes], keep, self.floors)
         surplus = [shape.numel() - number for shape, number in zip(shapes, quota, strict=True)]
-        masks = [layer.mask for layer in self.layers]
-        chosen = smallest_of_each(lambda i: self.value(self.layers[i], "uniform"), masks, surplus, pieces=self.pieces)
+        masks = [weight.mask for weight in self.weights]
+        chosen = smallest_of_each(
+            lambda i: self.statistics.value(self.weights[i], "uniform"), masks, surplus, views=self._views
+        )
         return Selection(chosen)
 
     def masks_are_stale(self) -> bool:
@@ -197,7 +208,7 @@ class RigL(_Regrowing):
     about="the smallest weights, gradually; grows some back where gradients are large",
     colour="#b15928",
 )
-class GraNet(_Regrowing):
+class GraNet(_Regrowing, Gradual):
     """GraNet (Liu et al., 2021): gradual magnitude pruning that lets weights grow back without a cost in sparsity.
 
     Each event prunes to the count that is due. Then it prunes a further share of each layer, the smallest weights, and
@@ -206,17 +217,14 @@ class GraNet(_Regrowing):
 
         pruner = flipout.GraNet(model, optimizer, sparsity=0.99, steps=steps)
 
+    For further arguments see `Gradual`; the default schedule is `Cubic`.
+
     Args:
-        model: the network.
-        optimizer: the optimizer that trains it.
-        sparsity: the share of weights that are pruned at the end.
-        steps: the number of optimizer steps of the whole training.
         share: the share of the kept weights that the first event replaces; it falls to 0 along a cosine.
-        schedule: when to prune; `Cubic` by default. See `FlipOut`.
-        options: see `Pruner`.
     """
 
-    default_schedule: ClassVar[type[Schedule]] = Cubic
+    default_schedule = Cubic
+    ranks_by = staticmethod(criteria.magnitude)
 
     def __init__(
         self,
@@ -226,18 +234,48 @@ class GraNet(_Regrowing):
         sparsity: float,
         steps: int,
         share: float = 0.5,
-        schedule: ScheduleChoice = None,
-        **options: Unpack[Options],
+        **options: Unpack[NoisyWindowOptions],
     ) -> None:
         check_share(share)
         self.share = share
-        planned = schedule_for(schedule or self.default_schedule, sparsity, steps)
-        super().__init__(model, optimizer, criterion=criteria.magnitude, schedule=planned, **options)
+        super().__init__(model, optimizer, sparsity=sparsity, steps=steps, **options)
 
     def select(self, keep: int) -> Selection:
         pruned = super().select(keep).prune
-        left = [layer.mask & ~mark for layer, mark in zip(self.layers, pruned, strict=True)]
+        left = [weight.mask & ~mark for weight, mark in zip(self.weights, pruned, strict=True)]
         share = self.share_at(len(self.events), len(self.plan()))
-        replaced = self.replace(left, self.replaceable(count_marks(left, self.layers), share))
+        replaced = self.replace(left, self.replaceable(count_marks(left, self.weights), share))
         further = [one | other for one, other in zip(pruned, replaced.prune, strict=True)]
         return Replacement(further, replaced.grow, replaced.number)
+
+
+def erdos_renyi_kernel(shapes: Sequence[Sequence[int]], keep: int, floors: Sequence[int]) -> list[int]:
+    """Split `keep` over layers so that their densities are proportional to `sum(shape) / prod(shape)`.
+
+    This is the Erdos-Renyi-kernel distribution (Mocanu et al., 2018; Evci et al., 2020). Each layer keeps
+    `round(t * sum(shape))` weights, with the same `t` for all, but at least its floor and at most all of its weights.
+    The parts add up exactly: if several layers gain their next weight at the same `t`, the first ones do.
+    """
+    sizes = [math.prod(shape) for shape in shapes]
+    sides = [max(1, sum(shape)) for shape in shapes]
+    if not sum(map(min, floors, sizes)) <= keep <= sum(sizes):
+        raise ValueError(f"cannot keep {keep} of {sum(sizes)} weights with the floors {list(floors)}")
+
+    def kept(t: float) -> list[int]:
+        return [
+            min(max(int(t * side + 0.5), floor), size) for side, size, floor in zip(sides, sizes, floors, strict=True)
+        ]
+
+    low, high = 0.0, max(size / side for size, side in zip(sizes, sides, strict=True)) + 1
+    while low < (middle := (low + high) / 2) < high:
+        if sum(kept(middle)) <= keep:
+            low = middle
+        else:
+            high = middle
+    result = kept(low)
+    missing = keep - sum(result)
+    for i, upper in enumerate(kept(high)):
+        step = min(missing, upper - result[i])
+        result[i] += step
+        missing -= step
+    return result

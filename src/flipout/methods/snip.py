@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from .. import criteria
+from ..problems import Need
 from ..pruner import Pruner
 from ..schedules import Geometric, Pruning
 from .options import Options
@@ -48,10 +49,12 @@ class SNIP(Pruner):
         options: see `Pruner`.
     """
 
-    refuses_shards = (
-        "its gradients are those of whole weights. Prune the network with SNIP before you shard it, and then train it "
-        "with flipout.KeepZeros; or use a method that prunes during training"
-    )
+    requires: ClassVar[dict[Need, str]] = {
+        "whole weights": (
+            "its gradients are those of whole weights. Prune the network with SNIP before you shard it, and then train "
+            "it with flipout.KeepZeros"
+        )
+    }
 
     def __init__(
         self,
@@ -80,10 +83,9 @@ class SNIP(Pruner):
         del self._batches, self._loss_fn
 
     def prune(self, pruning: Pruning) -> None:
-        weights = [layer.weight for layer in self.layers]
-        totals = [layer.statistics["grad"].state["grad"].zero_() for layer in self.layers]
-        if self.units is not None:
-            self.units.watch(self.model)  # the calls below show it the channels
+        weights = [weight.parameter for weight in self.weights]
+        totals = [weight.statistics["grad"].state["grad"].zero_() for weight in self.weights]
+        self.units.watch(self.model)  # the calls below show it the channels
         with without_trace(self.model), torch.enable_grad():
             seen = False
             for batch in self._batches:
@@ -93,8 +95,7 @@ class SNIP(Pruner):
                 for total, grad in zip(totals, torch.autograd.grad(loss, weights, allow_unused=True), strict=True):
                     if grad is not None:
                         total.add_(grad)
-        if self.units is not None:
-            self.units.remove()
+        self.units.remove()
         if not seen:
             raise ValueError("batches is empty; pass at least one pair of input and target")
         if torch.distributed.is_available() and torch.distributed.is_initialized():

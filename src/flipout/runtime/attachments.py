@@ -10,31 +10,31 @@ from typing import Protocol
 
 from torch import Tensor
 
-from ..layers import Layer
+from ..weights import Weight
 
 
-class HasLayers(Protocol):
+class HasWeights(Protocol):
     """The part of a pruner that this file uses."""
 
-    layers: list[Layer]
+    weights: list[Weight]
 
 
-_pruners: weakref.WeakSet[HasLayers] = weakref.WeakSet()
+_pruners: weakref.WeakSet[HasWeights] = weakref.WeakSet()
 _lock = threading.RLock()  # reentrant, because the garbage collector may drop a pruner while it is held
 
 
-def add(pruner: HasLayers) -> None:
+def add(pruner: HasWeights) -> None:
     """Add a pruner, unless another one was attached to its weights in the meantime."""
     with _lock:
-        refuse_second(pruner.layers)
+        refuse_second(pruner.weights)
         _pruners.add(pruner)
 
 
-def contains(pruner: HasLayers) -> bool:
+def contains(pruner: HasWeights) -> bool:
     return pruner in _pruners
 
 
-def discard(pruner: HasLayers) -> bool:
+def discard(pruner: HasWeights) -> bool:
     """Remove a pruner; return whether it was attached."""
     with _lock:
         was = pruner in _pruners
@@ -42,25 +42,26 @@ def discard(pruner: HasLayers) -> bool:
     return was
 
 
-def refuse_second(layers: Sequence[Layer]) -> None:
+def refuse_second(weights: Sequence[Weight]) -> None:
     """Refuse weights that another pruner prunes."""
-    mine = {id(layer.weight) for layer in layers}
-    if any(id(layer.weight) in mine for other in attached() for layer in other.layers):
+    mine = {id(weight.parameter) for weight in weights}
+    if any(id(weight.parameter) in mine for other in attached() for weight in other.weights):
         gc.collect()  # a dropped pruner lives on in a reference cycle with its optimizer
     for other in attached():
-        if shared := [layer.name for layer in other.layers if id(layer.weight) in mine]:
+        if shared := [weight.name for weight in other.weights if id(weight.parameter) in mine]:
             raise ValueError(
                 f"{', '.join(shared)} is already pruned by {other!r}: call remove() on it first, or give each "
                 "pruner its own weights with include= and exclude="
             )
 
 
-def layer_of(weight: Tensor) -> Layer | None:
-    """The layer of a weight, or None if no pruner is attached to it."""
-    return next((layer for pruner in attached() for layer in pruner.layers if layer.weight is weight), None)
+def find(parameter: Tensor) -> tuple[HasWeights, Weight] | None:
+    """The pruner of a parameter and its weight, or None if no pruner is attached to it."""
+    pairs = ((pruner, weight) for pruner in attached() for weight in pruner.weights)
+    return next((pair for pair in pairs if pair[1].parameter is parameter), None)
 
 
-def attached() -> list[HasLayers]:
+def attached() -> list[HasWeights]:
     """The pruners that are attached at the moment."""
     with _lock:
         return list(_pruners)

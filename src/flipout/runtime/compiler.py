@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
-from ..warnings import NotCompiledWarning
+from ..problems import NotCompiledWarning
 
 Compile = bool | Literal["auto"]
 Hook = TypeVar("Hook", bound=Callable[..., Any])

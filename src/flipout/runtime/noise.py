@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from ..numerics import masked, wide
-from ..random_numbers import normal_at
-from ..shards.parts import Part
-from ..warnings import DivergenceWarning
+from ..problems import DivergenceWarning
+from ..random_numbers import key, normal_at
+from .compiler import compiled
+from .groups import Alone, Gathered, Group
+from .kernels import Kernels
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,9 @@ def as_noise(noise: GradientNoise | float | None, seed: int) -> GradientNoise | 
     return noise
 
 
-def warn_of_divergence(noise: GradientNoise, optimizer: torch.optim.Optimizer, steps: int) -> None:
+def warn_of_divergence(noise: GradientNoise | None, optimizer: torch.optim.Optimizer, steps: int) -> None:
     """Warn about noise relative to the weights that would make them grow tenfold or more during training."""
-    if noise.relative_to == "gradient" or not noise.scale or not isinstance(optimizer, torch.optim.SGD):
+    if noise is None or noise.relative_to == "gradient" or not isinstance(optimizer, torch.optim.SGD):
         return
     for group in optimizer.param_groups:
         rate, momentum = float(group["lr"]), float(group["momentum"])
@@ -89,6 +91,60 @@ def warn_of_divergence(noise: GradientNoise, optimizer: torch.optim.Optimizer, s
             return
 
 
+def add_noise(
+    noise: GradientNoise,
+    kernels: Kernels,
+    group: Group,
+    grads: Tensor,
+    step: int,
+    scale: Tensor | float,
+    *,
+    hidden: bool,
+) -> None:
+    """Add noise to the gradients of a group, and zero them where weights are pruned: `g <- m * (g + lambda sigma eps)`.
+
+    With `hidden`, pruned weights keep their gradient, without noise. `scale` is the factor that a gradient scaler has
+    multiplied the gradients with.
+    """
+    size = kernels.number(noise.scale, grads.device)
+    if noise.relative_to == "weight":  # noise relative to the gradient is scaled already
+        size = size * (scale.to(grads.device) if isinstance(scale, Tensor) else scale)
+        group.load()
+    starts, offsets = group.numbering
+    keys = [key("normal", noise.seed, step, weight.number) for weight in group.weights]
+    pruned = "hidden" if hidden else "masked"
+    if isinstance(group, Alone) and group.weights[0].view.positions.whole and kernels.compiles(perturb, group):
+        run = compiled(perturb, *group.kind, noise.relative_to, pruned)
+        run(group.values, grads, group.mask, starts, offsets, *keys[0], size, noise.relative_to, pruned)
+        return
+    sigma = group.spread(size * deviations(noise, group, grads))
+    if isinstance(group, Gathered):
+        factor, addend = (
+            group.spread(torch.tensor(numbers, dtype=torch.int32).to(grads.device))
+            for numbers in zip(*keys, strict=True)
+        )
+        run = compiled(perturb_by, *group.kind, pruned) if kernels.compiles(perturb_by, group) else perturb_by
+        run(grads, group.mask, starts, offsets, factor, addend, sigma, pruned)
+        return
+    for block in group.blocks:
+        perturb_by(grads[block], group.mask[block], starts[block], offsets, *keys[0], sigma, pruned)
+
+
+def deviations(noise: GradientNoise, group: Group, grads: Tensor) -> Tensor:
+    """`sigma = ||m * g|| / sqrt(d)`, or `||theta|| / sqrt(d)` (Eq. 3c), of each weight, over all ranks that hold some.
+
+    `d` counts all elements of the original tensor. What is not here and on no other rank is 0.
+    """
+    relative = masked(wide(group.values if noise.relative_to == "weight" else grads), group.mask).square()
+    views = [weight.view for weight in group.weights]
+    if (
+        views[0].key is not None
+    ):  # one shard: in float64, because ranks add up their sums in another order than one would
+        total = views[0].sum(relative.double().sum()).view(1)
+        return (total / views[0].size).sqrt().to(relative.dtype)
+    return (group.sums(relative) / group.sizes.to(relative.dtype)).sqrt()
+
+
 def perturb(
     weight: Tensor,
     grad: Tensor,
@@ -101,33 +157,23 @@ def perturb(
     relative_to: str,
     pruned: str,
 ) -> None:
-    """Add noise to a gradient, and zero it where weights are pruned: `g <- m * (g + scale * sigma * eps)`.
-
-    If `pruned` is "hidden", pruned weights keep their gradient, without noise.
-    """
-    sigma = scale * deviation(weight, grad, mask, relative_to)
-    add_noise(grad, mask, starts, offsets, factor, addend, sigma, pruned == "hidden")
-
-
-def deviation(weight: Tensor, grad: Tensor, mask: Tensor, relative_to: str) -> Tensor:
-    """`sigma = ||m * g|| / sqrt(d)`, or `||theta|| / sqrt(d)` (Eq. 3c)."""
+    """Noise relative to a whole tensor, in one compiled loop for its deviation and one for the rest."""
     relative = masked(wide(weight if relative_to == "weight" else grad), mask)
-    return (relative.square().sum() / relative.numel()).sqrt()
+    sigma = scale * (relative.square().sum() / relative.numel()).sqrt()
+    perturb_by(grad, mask, starts, offsets, factor, addend, sigma, pruned)
 
 
-def deviation_of_parts(weight: Tensor, grad: Tensor, mask: Tensor, relative_to: str, part: Part) -> Tensor:
-    """`deviation` of a weight of which this rank holds a part: the squares of all ranks are summed, in float64."""
-    relative = masked(wide(weight if relative_to == "weight" else grad), mask)
-    return (part.sum(relative.double().square().sum()) / part.size).sqrt().to(relative.dtype)
-
-
-def add_noise(
-    grad: Tensor, mask: Tensor, starts: Tensor, offsets: Tensor, factor: int, addend: int, sigma: Tensor, hidden: bool
+def perturb_by(
+    grad: Tensor,
+    mask: Tensor,
+    starts: Tensor,
+    offsets: Tensor,
+    factor: int | Tensor,
+    addend: int | Tensor,
+    sigma: Tensor,
+    pruned: str,
 ) -> None:
-    """Add noise to the rows of a gradient, and zero it where weights are pruned for good.
-
-    `starts` and `offsets` number the elements: see `Positions`.
-    """
+    """Noise of a known deviation. `starts` and `offsets` number the elements: see `Positions`."""
     noise = normal_at(starts, offsets, factor, addend)
     noise.mul_(sigma)
-    grad.copy_(masked(noise, mask) + wide(grad) if hidden else masked(noise + wide(grad), mask))
+    grad.copy_(masked(noise, mask) + wide(grad) if pruned == "hidden" else masked(noise + wide(grad), mask))

@@ -11,40 +11,40 @@ import torch
 from torch import Tensor
 
 from ..criteria import Criterion
-from ..layers import Layer
+from ..weights import Weight
 
 
 @contextmanager
-def unchanged(criterion: Criterion, layer: Layer, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[None]:
+def unchanged(criterion: Criterion, weight: Weight, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[None]:
     """Refuse a criterion that changes the weight or a statistic, which it gets as they are, in place."""
     versions = [(name, tensor, tensor._version) for name, tensor in tensors]
     yield
     if changed := [name for name, tensor, version in versions if tensor._version != version]:
         raise RuntimeError(
-            f"the criterion {name_of(criterion)} changes {', '.join(dict.fromkeys(changed))} of {layer.name} in place, "
-            "and with it the model or the pruner: use operations that return a new tensor, such as abs() instead of "
-            "abs_(), and load the weights again"
+            f"the criterion {name_of(criterion)} changes {', '.join(dict.fromkeys(changed))} of {weight.name} in "
+            "place, and with it the model or the pruner: use operations that return a new tensor, such as abs() instead "
+            "of abs_(), and load the weights again"
         )
 
 
-def check_scores(scores: Any, criterion: Criterion, layer: Layer) -> Tensor:
+def check_scores(scores: Any, criterion: Criterion, weight: Weight) -> Tensor:
     """Refuse anything but a real tensor of the weight's shape, on the weight's device."""
     if not isinstance(scores, Tensor):
         raise TypeError(
-            f"the criterion {name_of(criterion)} returns {_kind(scores)} for {layer.name}; it must return a tensor "
+            f"the criterion {name_of(criterion)} returns {_kind(scores)} for {weight.name}; it must return a tensor "
             "with one score for each weight"
         )
-    if scores.shape != layer.local.shape:
+    if scores.shape != weight.local.shape:
         raise ValueError(
-            f"the criterion {name_of(criterion)} returns scores of shape {tuple(scores.shape)} for {layer.name} of "
-            f"shape {tuple(layer.local.shape)}; it must return one score for each weight"
+            f"the criterion {name_of(criterion)} returns scores of shape {tuple(scores.shape)} for {weight.name} of "
+            f"shape {tuple(weight.local.shape)}; it must return one score for each weight"
         )
     if scores.is_complex():
         raise TypeError(f"the criterion {name_of(criterion)} returns complex scores; they must be real to be ranked")
-    if scores.device != layer.local.device:
+    if scores.device != weight.local.device:
         raise ValueError(
-            f"the criterion {name_of(criterion)} returns scores on {scores.device} for {layer.name} on "
-            f"{layer.local.device}; create new tensors with device=weight.device"
+            f"the criterion {name_of(criterion)} returns scores on {scores.device} for {weight.name} on "
+            f"{weight.local.device}; create new tensors with device=weight.device"
         )
     return scores.detach()
 

@@ -1,1 +1,6 @@
-"""Shrinking: channels that influence nothing leave the network that is being trained, with all that belongs to them."""
+"""Shrinking: channels that influence nothing are removed from the network that is being trained."""
+
+from .shrinker import Shrinker
+from .state import Shrink
+
+__all__ = ["Shrink", "Shrinker"]

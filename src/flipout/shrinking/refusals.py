@@ -2,68 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+import copy
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Mapping
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from ..criteria import is_elementwise
+from ..host import Host
 from ..modules import named_tensors
+from ..problems import incompatibility
 from ..runtime import attachments
-from ..runtime.hooks import StepHooks
-from ..shards.local_tensors import is_sharded
-from .companions import unfit_states, unfit_statistics
-from .elementwise_optimizers import is_elementwise_optimizer
+from ..runtime.steps import StepHooks
+from ..views.dtensors import is_sharded
+from .network_cut import unfit_states, unfit_statistics
 
-if TYPE_CHECKING:
-    from ..pruner import Pruner
-
-AROUND_STEPS = ("change_gradients", "settle", "extra_state")
-IN_EVENTS = ("prune", "keep", "score", "select", "apply", "record")
-"""A method that does one of these in its own way may need weights that are removed."""
+ELEMENTWISE = tuple(
+    getattr(torch.optim, name)
+    for name in ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD")
+)
+ROWS, COLUMNS, STEPS = 6, 5, 3
 
 
-def of_method(pruner: Pruner) -> str | None:
+def of_method(pruner: Host) -> str | None:
     """Why a method cannot be shrunk at this time; None if it can."""
-    own = pruner.overridden(AROUND_STEPS)
-    if pruner.needs_whole_network or own:
-        reason = pruner.needs_whole_network or f"its own {own[0]}() may use weights that are removed"
-        return f"{type(pruner).__name__} needs the whole network: {reason}. Train without shrinking"
-    if not pruner.finished and (own := pruner.overridden(IN_EVENTS)):
-        name = type(pruner).__name__
-        return f"the own {own[0]}() of {name} may use weights that are removed. Wait until pruner.finished"
+    name = type(pruner).__name__
+    if problem := incompatibility(pruner.needs(), "shrinking", name, "a shrunk network", finished=pruner.finished):
+        return problem
     if pruner.step == 0:
         return "nothing is trained yet. Take the first optimizer step before you shrink the network"
-    if pruner.regrows:
+    if not pruner.permanent:
         return (
-            "pruned weights can still come back. Wait until the masks are frozen: pruner.regrows is False from then "
-            "on. Or prune for good, with revival=None"
-        )
-    if not pruner.finished and pruner.units is not None and not pruner.units.survives_shrinking:
-        return (
-            "kernels, blocks and patterns would be cut apart, and channels with scope='layer' are counted in whole "
-            "layers. Wait until pruner.finished"
-        )
-    asking = [each for layer in pruner.layers for each in layer.statistics.values() if each.gradient == "unmasked"]
-    if not pruner.finished and asking:
-        return "a statistic needs the gradients of pruned weights. Wait until pruner.finished"
-    if any(not statistic.only_for_prunings for statistic in asking):
-        return (
-            "a statistic needs the gradients of pruned weights. If prunings alone read it, declare that with "
-            "`only_for_prunings = True` in its class, and wait until pruner.finished"
-        )
-    if not pruner.finished and not is_elementwise(pruner.criterion):
-        return (
-            "the scores of the criterion may depend on weights that are removed. If each score depends on its own "
-            "weight alone, declare that with @flipout.criteria.elementwise; otherwise wait until pruner.finished"
+            "pruned weights can still come back. Wait until the masks are frozen: pruner.permanent is True from then "
+            "on. Or prune permanently, with second_chances=None"
         )
     return None
 
 
-def of_training(pruner: Pruner) -> str | None:
+def of_training(pruner: Host) -> str | None:
     """Why the model or the optimizer cannot be shrunk; None if they can."""
-    if not attachments.contains(pruner):
+    if not pruner.attached:
         return (
             "the pruner was removed from its optimizer. Attach a new one, such as flipout.KeepZeros, and shrink with it"
         )
@@ -79,21 +58,21 @@ def of_training(pruner: Pruner) -> str | None:
         return f"{sharded[0]} is a DTensor, which cannot be cut yet. Train without shrinking"
     if not is_elementwise_optimizer(pruner.optimizer):
         return (
-            f"{type(pruner.optimizer).__name__} updates a weight by other weights too, and would go on differently in "
-            "a smaller network. Use an optimizer such as SGD or AdamW, or train without shrinking"
+            f"{type(pruner.optimizer).__name__} updates a weight by other weights too, and would continue differently "
+            "in a smaller network. Use an optimizer such as SGD or AdamW, or train without shrinking"
         )
-    weights = {id(tensor) for tensor in named_tensors(pruner.model).values()}
+    mine = {id(tensor) for tensor in named_tensors(pruner.model).values()}
     for other in attachments.attached():
-        if other is not pruner and any(id(layer.weight) in weights for layer in other.layers):
+        if other is not pruner and any(id(weight.parameter) in mine for weight in other.weights):
             return f"another pruner prunes other weights of the model: {other!r}. Call its remove() first"
-    if any(isinstance(owner, StepHooks) for owner in _hook_owners(pruner)):
+    if len({id(owner) for owner in _hook_owners(pruner.optimizer)}) > 1:
         return "an AimTest counts at the weights of this optimizer. Call its remove() first"
     return None
 
 
-def of_tensors(pruner: Pruner, names: Iterable[str]) -> str | None:
+def of_tensors(pruner: Host, names: Iterable[str]) -> str | None:
     """Why some tensors cannot be cut; None if they can."""
-    tensors, layers = named_tensors(pruner.model), {layer.name: layer for layer in pruner.layers}
+    tensors, weights = named_tensors(pruner.model), {weight.name: weight for weight in pruner.weights}
     trained = {id(parameter) for group in pruner.optimizer.param_groups for parameter in group["params"]}
     for name in names:
         if tensors[name].requires_grad and id(tensors[name]) not in trained:
@@ -107,18 +86,18 @@ def of_tensors(pruner: Pruner, names: Iterable[str]) -> str | None:
                 f"{type(pruner.optimizer).__name__} keeps {odd[0]} of another shape than {name}, which cannot be cut "
                 "with it. Use an optimizer such as SGD or AdamW, or train without shrinking"
             )
-        for statistic, part in unfit_statistics(layers[name]) if name in layers else ():
+        for statistic, key in unfit_statistics(weights[name]) if name in weights else ():
             return (
-                f"the statistic {statistic!r} has the state {part!r} of another shape than {name}: if it belongs to "
+                f"the statistic {statistic!r} has the state {key!r} of another shape than {name}: if it belongs to "
                 "the weight tensor as a whole, name it in `shared` of the statistic"
             )
     return None
 
 
-def of_copy(pruner: Pruner, model: nn.Module) -> str | None:
+def of_copy(masks: Mapping[str, Tensor], model: nn.Module) -> str | None:
     """Why a copy of the model cannot be compared with the masks, or get their zeros; None if it can."""
     tensors = named_tensors(model)
-    for name, mask in pruner.masks.items() if pruner.shrunk else ():
+    for name, mask in masks.items():
         if name in tensors and tensors[name].shape != mask.shape:
             return (
                 f"{name} has the shape {tuple(tensors[name].shape)} there, but {tuple(mask.shape)} in the network, "
@@ -128,10 +107,76 @@ def of_copy(pruner: Pruner, model: nn.Module) -> str | None:
     return None
 
 
-def _hook_owners(pruner: Pruner) -> Iterable[object]:
-    """The owners of the step hooks of the optimizer, other than the pruner's own."""
-    optimizer: torch.optim.Optimizer = pruner.optimizer
-    for hook in (*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values()):
-        owner = getattr(hook, "__self__", None)
-        if owner is not pruner._hooks:
+def _hook_owners(optimizer: torch.optim.Optimizer) -> Iterable[StepHooks]:
+    """What pruners and aim tests have attached to an optimizer."""
+    for hook in optimizer._optimizer_step_post_hooks.values():
+        if isinstance(owner := getattr(hook, "__self__", None), StepHooks):
             yield owner
+
+
+# Optimizers that treat every weight by itself continue in the same way with some elements of a tensor.
+
+_tried: WeakKeyDictionary[torch.optim.Optimizer, bool] = WeakKeyDictionary()
+
+
+def is_elementwise_optimizer(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the update of a weight depends on that weight, its gradient and its state alone.
+
+    Torch's own are known. Any other is tried, once, on a copy: for each of its parameter groups a small matrix is
+    trained as a whole, and cut into a smaller matrix and a vector. Hooks of a user's may look at whole tensors, so they
+    count as well: with any, the answer is no.
+    """
+    hooks = (*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values())
+    if any(not isinstance(getattr(hook, "__self__", None), StepHooks) for hook in hooks):
+        return False
+    if type(optimizer) in ELEMENTWISE:
+        return True
+    if optimizer not in _tried:
+        try:
+            with torch.random.fork_rng(devices=[]):
+                _tried[optimizer] = all(_is_same_in_pieces(optimizer, group) for group in optimizer.param_groups)
+        except Exception:  # an optimizer may need anything that the trial does not have
+            _tried[optimizer] = False
+    return _tried[optimizer]
+
+
+@torch.no_grad()
+def _is_same_in_pieces(optimizer: torch.optim.Optimizer, group: Mapping[str, object]) -> bool:
+    parameter = group["params"][0]  # type: ignore[index]
+    generator = torch.Generator().manual_seed(0)
+    shape = (STEPS + 1, ROWS, COLUMNS)
+    start, *grads = torch.randn(shape, generator=generator).to(parameter.device, parameter.dtype)
+    whole = _trained(optimizer, group, [start], [[grad] for grad in grads])
+    pieces = _trained(optimizer, group, _cut(start), [_cut(grad) for grad in grads])
+    close = [torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(_cut(whole[0]), pieces, strict=True)]
+    return all(close)
+
+
+def _cut(matrix: Tensor) -> list[Tensor]:
+    """A smaller matrix, and the rest as a vector, as in a network that is shrunk."""
+    inside = torch.zeros_like(matrix, dtype=torch.bool)
+    inside[:4, 1:] = True
+    return [matrix[:4, 1:].clone(), matrix[~inside].clone()]
+
+
+def _trained(
+    optimizer: torch.optim.Optimizer, group: Mapping[str, object], start: list[Tensor], grads: list[list[Tensor]]
+) -> list[Tensor]:
+    """Train some tensors with the settings of a parameter group, on a copy of the optimizer."""
+    trial = object.__new__(type(optimizer))
+    left_out = {"param_groups", "state", "step"}  # a learning-rate scheduler puts another `step` into the instance
+    left_out |= {name for name in vars(optimizer) if name.startswith("_optimizer_")}
+    shared = {id(parameter): parameter for each in optimizer.param_groups for parameter in each["params"]}
+    vars(trial).update(copy.deepcopy({k: v for k, v in vars(optimizer).items() if k not in left_out}, shared))
+    parameters = [nn.Parameter(each.clone()) for each in start]
+    settings = {key: value for key, value in group.items() if key not in ("params", "param_names")}
+    trial.param_groups = [copy.deepcopy(settings) | {"params": parameters}]
+    trial.state = defaultdict(dict)
+    for name in vars(optimizer):
+        if name.startswith("_optimizer_"):
+            setattr(trial, name, OrderedDict())
+    for grad in grads:
+        for parameter, each in zip(parameters, grad, strict=True):
+            parameter.grad = each.clone()
+        type(trial).step(trial)
+    return [parameter.detach() for parameter in parameters]

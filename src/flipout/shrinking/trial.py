@@ -15,7 +15,8 @@ from ..graph.comparison import coarsest_epsilon, describe_difference
 from ..graph.equivalence import EquivalenceCheck
 from ..graph.model_copies import evaluation_copy
 from ..graph.tracing_errors import UnsupportedNetworkError, first_line
-from .network_cut import Indices, NetworkCut
+from ..views.cut import Indices
+from .network_cut import NetworkCut
 
 
 @torch.no_grad()

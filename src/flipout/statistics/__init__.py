@@ -1,16 +1,12 @@
 """Statistics: what is tracked of each weight tensor for the criteria. Only what a criterion asks for is tracked."""
 
 from .base import Place, Statistic
-from .fan_in import FanIn
-from .fisher import FullSquaredGradient, SquaredGradient
 from .flips import Flips
-from .gradient import FullGradient, Gradient
-from .moments import Deviation
-from .uniform import Uniform
-from .weight import Weight
+from .gradients import FullGradient, FullSquaredGradient, Gradient, SquaredGradient
+from .values import Deviation, FanIn, Uniform, Value
 
 STATISTICS: dict[str, type[Statistic]] = {
-    "weight": Weight,
+    "weight": Value,
     "grad": Gradient,
     "full_grad": FullGradient,
     "flips": Flips,
@@ -33,5 +29,5 @@ __all__ = [
     "SquaredGradient",
     "Statistic",
     "Uniform",
-    "Weight",
+    "Value",
 ]

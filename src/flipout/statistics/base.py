@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FunctionType
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from torch import Tensor
 
-from ..positions import Positions
+from ..views import Positions
 
 Kernel = Callable[..., None]
 Reader = Callable[..., Tensor]
@@ -33,19 +33,16 @@ class Statistic:
     or attach it to the criterion that uses it with `criteria.with_statistics`. A criterion asks for it by name.
 
     A statistic whose update treats every element by itself can declare `kernel`, and one whose value does can declare
-    `reader`. Both are plain functions of tensors. They run block by block or compiled into one loop, together with the
-    zeroing of pruned weights and with the criterion.
+    `reader`. Both are plain functions of tensors. They run on many weights at once, block by block or compiled into one
+    loop, together with the zeroing of pruned weights and with the criterion. The tensors in `state` may be moved into
+    shared memory for that: change them in place.
     """
 
     gradient: ClassVar[Literal["masked", "unmasked"] | None] = "masked"
-    """The gradient that `before` gets: zero at pruned weights, as the backward pass computed it, or none (None).
-
-    Gradients are masked as they are accumulated. For a statistic that needs the unmasked gradient, masking waits until
-    the step, so gradient clipping sees the gradients of pruned weights too."""
+    """The gradient that `before` gets: zero at pruned weights, as the backward pass computed it, or none (None)."""
 
     only_for_prunings: ClassVar[bool] = False
-    """Whether it is read by prunings alone. Then gradients are masked as usual after the last pruning, also if it needs
-    the unmasked ones."""
+    """Whether it is read by prunings alone. Then the unmasked gradient is not needed after the last pruning."""
 
     shared: ClassVar[tuple[str, ...]] = ()
     """State that belongs to the weight tensor as a whole, such as a count of steps. It may have any shape, and kernels
@@ -68,6 +65,9 @@ class Statistic:
                 setattr(cls, form, staticmethod(function) if isinstance(function, FunctionType) else function)
             elif name in vars(cls):
                 setattr(cls, form, None)
+        for many, one in (("before_all", "before"), ("after_all", "after")):
+            if one in vars(cls) and many not in vars(cls):
+                setattr(cls, many, vars(Statistic)[many])
 
     def __init__(self, weight: Tensor, place: Place) -> None:
         self.place = place
@@ -79,28 +79,22 @@ class Statistic:
         The weights that the constructor gets may be replaced before training starts, by those of a checkpoint.
         """
 
-    def check_shapes(self, name: str, weight: Tensor) -> None:
-        """Refuse state that a declared kernel or reader cannot work with."""
-        odd = [part for part, tensor in self.elements.items() if tensor.shape != weight.shape]
-        if odd and (self.kernel is not None or self.reader is not None):
-            raise TypeError(
-                f"the statistic {name!r} declares a kernel or a reader, but its state {', '.join(odd)} does not have "
-                "the shape of the weight; override after() and value() instead, or name it in `shared`"
-            )
+    def changed(self, weight: Tensor) -> None:
+        """Called before a step if something other than a step may have changed the weights since the last one.
 
-    @property
-    def elements(self) -> dict[str, Tensor]:
-        """The state that kernels and readers get: one element for each weight."""
-        return {part: tensor for part, tensor in self.state.items() if part not in self.shared}
+        (Torch counts the changes of a tensor. It does not see changes made through `.data`.)
+        """
 
     def before(self, weight: Tensor, grad: Tensor | None) -> None:
         """Called before each optimizer step. The gradient is unscaled and has no noise; do not change it."""
 
     def after(self, weight: Tensor, alive: Tensor) -> None:
-        """Called after each optimizer step, before pruned weights are zeroed. `alive` is the mask."""
+        """Called after each optimizer step, before pruned weights are zeroed. `alive` marks the weights that the
+        optimizer trains."""
 
-    def settled(self, weight: Tensor) -> None:
-        """Called after each optimizer step, when pruned weights are zero again."""
+    def kernel_at(self, step: int) -> Kernel | None:
+        """The kernel for a step, counted from 1. It must be the same for all weights."""
+        return self.kernel
 
     def loaded(self) -> None:
         """Called after a saved state was copied into `state`."""
@@ -108,3 +102,29 @@ class Statistic:
     def value(self, weight: Tensor, step: int) -> Tensor:
         """The tensor that the criterion gets, of the weight's shape."""
         raise NotImplementedError
+
+    @classmethod
+    def before_all(cls, statistics: Sequence[Self], weights: Sequence[Tensor], grads: Sequence[Tensor | None]) -> None:
+        """`before` of many weights. A statistic that computes something overrides it with operations on lists."""
+        for statistic, weight, grad in zip(statistics, weights, grads, strict=True):
+            statistic.before(weight, grad)
+
+    @classmethod
+    def after_all(cls, statistics: Sequence[Self], weights: Sequence[Tensor], alive: Sequence[Tensor]) -> None:
+        """`after` of many weights."""
+        for statistic, weight, mask in zip(statistics, weights, alive, strict=True):
+            statistic.after(weight, mask)
+
+    @property
+    def elements(self) -> dict[str, Tensor]:
+        """The state that kernels and readers get: one element for each weight."""
+        return {key: tensor for key, tensor in self.state.items() if key not in self.shared}
+
+    def check_shapes(self, name: str, weight: Tensor) -> None:
+        """Refuse state that a declared kernel or reader cannot work with."""
+        odd = [key for key, tensor in self.elements.items() if tensor.shape != weight.shape]
+        if odd and (self.kernel is not None or self.reader is not None):
+            raise TypeError(
+                f"the statistic {name!r} declares a kernel or a reader, but its state {', '.join(odd)} does not have "
+                "the shape of the weight; override after() and value() instead, or name it in `shared`"
+            )

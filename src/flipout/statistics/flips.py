@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import torch
 from torch import Tensor
 
-from ..numerics import rows_at_once, wide
+from ..numerics import wide
 from .base import Kernel, Place, Reader, Statistic
 
 LIMIT = 16_383
@@ -58,17 +59,16 @@ class Flips(Statistic):
     A weight that grows back starts at 0, so its first step counts as a flip.
 
     With a `horizon`, flips are forgotten: a flip that is `horizon` steps old counts `1/e`, also where pruned. All
-    counts fade together, every `w = ceil(horizon / 8)` steps, by the factor `exp(-w / horizon)`; flips in between have
-    the same weight. The counts are fractions of up to 255. They are rounded to 1/64 whenever they fade, and these
-    errors fade as well: together they stay below 0.1 flips.
+    counts fade together, every `w = ceil(horizon / 8)` steps of training, by the factor `exp(-w / horizon)`; flips in
+    between have the same weight. The counts are fractions of up to 255. They are rounded to 1/64 whenever they fade,
+    and these errors fade as well: together they stay below 0.1 flips.
 
     Two bytes hold a count of up to `LIMIT` and the sign before the current step: `low` is the lower byte of the count,
     `high` has `sgn(theta) + 1` in its upper two bits and the rest of the count below. With a horizon, the count is in
-    64ths of a flip, and `age` is the number of steps since counts last faded.
+    64ths of a flip.
     """
 
     gradient = None
-    shared = ("age",)
     kernel: Kernel = staticmethod(count_changes)
     reader: Reader = staticmethod(read_counts)
 
@@ -80,30 +80,18 @@ class Flips(Statistic):
         if horizon is not None:
             if horizon < 1:
                 raise ValueError(f"horizon is {horizon}; give the number of steps to remember flips for, at least 1")
-            self.state["age"] = torch.zeros((), dtype=torch.int64, device="cpu")
             # A subclass that replaces a form keeps its own.
             self.kernel = count_in_parts if self.kernel is count_changes else self.kernel
             self.reader = read_parts if self.reader is read_counts else self.reader
-        self.loaded()
 
-    def before(self, weight: Tensor, grad: Tensor | None) -> None:
-        """Read the signs again if something other than a step has changed the weights: that is not a flip.
+    def changed(self, weight: Tensor) -> None:
+        """Read the signs again: a change that is not a step is not a flip."""
+        note_signs(weight, self.state["high"])
 
-        (Torch counts the changes of a tensor. It does not see changes made through `.data`.)
-        """
-        if (weight._version, weight.data_ptr()) != self._seen:
-            note_signs(weight, self.state["high"])
-
-    def settled(self, weight: Tensor) -> None:
-        self._seen = weight._version, weight.data_ptr()
-        if self.horizon is not None:
-            self.state["age"] += 1
-            if self.state["age"] >= (window := window_of(self.horizon)):
-                fade(self.state["low"], self.state["high"], math.exp(-window / self.horizon))
-                self.state["age"].zero_()
-
-    def loaded(self) -> None:
-        self._seen = -1, 0
+    def kernel_at(self, step: int) -> Kernel | None:
+        if self.horizon is None or self.kernel is not count_in_parts or step % (window := window_of(self.horizon)):
+            return self.kernel
+        return count_and_fade(round(math.exp(-window / self.horizon) * 65_536))
 
     def value(self, weight: Tensor, step: int) -> Tensor:
         count = count_of(self.state["low"], self.state["high"])
@@ -115,13 +103,20 @@ def window_of(horizon: int) -> int:
     return -(-horizon // WINDOWS)
 
 
-def fade(low: Tensor, high: Tensor, factor: float) -> None:
-    """Multiply the counts with a factor, in integer arithmetic, which is the same on every device."""
-    rows = rows_at_once(low)
-    for lower, upper in zip(low.split(rows), high.split(rows), strict=True):  # type: ignore[no-untyped-call]
-        count = count_of(lower, upper).mul_(round(factor * 65_536)).add_(32_768).bitwise_right_shift_(16)
-        lower.copy_(count & 255)
-        upper.bitwise_and_(192).add_((count >> 8).to(torch.uint8))
+@cache
+def count_and_fade(factor: int) -> Kernel:
+    """The kernel of counts that fade, for a step after which they do: they are multiplied with `factor / 65,536`.
+
+    It is integer arithmetic, which is the same on every device.
+    """
+
+    def kernel(weight: Tensor, mask: Tensor, low: Tensor, high: Tensor) -> None:
+        add_changes(weight, mask, low, high, 64)
+        count = (count_of(low, high) * factor + 32_768) >> 16
+        high.copy_((high & 192) + (count >> 8).to(torch.uint8))
+        low.copy_(count & 255)
+
+    return kernel
 
 
 def note_signs(weight: Tensor, high: Tensor) -> None:

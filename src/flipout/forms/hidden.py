@@ -1,0 +1,335 @@
+"""Second chances: pruned weights keep a hidden value that learns, and can come back.
+
+Outside of `optimizer.step()` the model holds what the network computes with: 0 where a weight is pruned, and a kept
+weight `w` moved smoothly towards 0 by the threshold `t` of its layer to `sgn(w) * (w^4 - t^4)^(1/4)`. So a weight comes
+back with a small value and goes with a small value, and a large weight stays as it is. The hidden value of a weight `s`
+that is not 0 in the model follows from it: `sgn(s) * (s^4 + t^4)^(1/4)`. Only the others need memory. (Feather, Glentis
+Georgoulakis et al., 2023, uses a power of 3. A fourth root is two square roots.)
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from numbers import Integral, Real
+
+import torch
+from torch import Tensor
+
+from ..events import Selection
+from ..numerics import kept, masked, wide
+from ..problems import LongSecondChancesWarning
+from ..runtime.gradients import restored
+from ..runtime.groups import Gathered, Group
+from ..runtime.noise import add_noise
+from ..runtime.optimizer_state import clear_state
+from ..runtime.work import Work
+from ..schedules import Pruning
+from ..views import View
+from ..weights import Weight, count_weights
+from .form import Form
+
+BELOW, ABOVE = 0.999, 1.05
+"""The threshold of a layer lies just below its smallest kept weight, so that no kept weight is exactly 0. Its ceiling
+lies just above its largest pruned weight."""
+
+EVENTS = 150
+EXTREME, LATE = 0.98, 0.6
+"""From this sparsity on, prunings that end before this share of the time until the masks are frozen are warned of."""
+
+
+@dataclass(frozen=True)
+class SecondChances:
+    """The settings of second chances: pruned weights keep a hidden value, and can come back until a share of training.
+
+    At every pruning all weights are ranked by their hidden values: a pruned weight can return, and a kept one can go.
+    In the model a pruned weight is exactly 0 outside of `optimizer.step()`. At `until` the masks are frozen, the hidden
+    values are dropped, and later prunings are permanent.
+
+    Args:
+        until: the share of training at which the masks are frozen.
+        share: the most weights that can come back in one event, as a share of those that are kept. It falls to 0 at
+            `until` along a cosine, so that the network comes to rest before the masks are frozen.
+        rate: the factor for the gradient of pruned weights, so that they learn more slowly.
+        trust: the largest norm of the gradient of a unit (an output channel), relative to the norm of its weights,
+            hidden ones included. It holds channels that have lost nearly all of their weights; infinity is no limit.
+        smooth: whether kept weights are moved smoothly towards 0 by the threshold of their layer.
+        events: how often the masks are chosen, at least, if they are chosen evenly until `until`. Prunings of the
+            schedule count. Between them, and from the last one on, the number of weights stays as it is.
+    """
+
+    until: float = 0.7
+    share: float = 0.1
+    rate: float = 0.5
+    trust: float = 0.3
+    smooth: bool = True
+    events: int = EVENTS
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.until, Real) or not 0 < self.until <= 1:
+            raise ValueError(f"until is {self.until}; give a share of training above 0 and at most 1")
+        if not isinstance(self.share, Real) or not 0 <= self.share <= 1:
+            raise ValueError(f"share is {self.share}; give a share of the kept weights between 0 and 1")
+        if not isinstance(self.rate, Real) or not 0 <= self.rate <= 1:
+            raise ValueError(f"rate is {self.rate}; give a factor between 0 and 1 for pruned weights")
+        if not isinstance(self.trust, Real) or not self.trust > 0:
+            raise ValueError(f"trust is {self.trust}; give a number above 0, or math.inf for no limit")
+        if not isinstance(self.events, Integral) or self.events < 1:
+            raise ValueError(f"events is {self.events}; choose the masks at least once")
+
+    def frozen_at(self, steps: int) -> int:
+        """The step after which the masks are frozen."""
+        return max(1, round(self.until * steps))
+
+    def returning(self, step: int, steps: int, keep: int) -> int:
+        """The most weights that can come back in an event that keeps `keep` weights."""
+        progress = min(1.0, step / self.frozen_at(steps))
+        return round(self.share * keep * (1 + math.cos(math.pi * progress)) / 2)
+
+    def extend(self, plan: Sequence[Pruning], steps: int) -> list[Pruning]:
+        """Add events that choose the masks again to the prunings of a schedule, up to the step that freezes them."""
+        frozen = self.frozen_at(steps)
+        if any(pruning.nonzero is None for pruning in plan):
+            raise ValueError("second_chances= needs a schedule with a sparsity for each pruning: pass None")
+        if not plan or plan[0].step > frozen:
+            first = f"the first pruning is at step {plan[0].step:,}" if plan else "nothing is pruned"
+            raise ValueError(
+                f"second_chances= ends at step {frozen:,} of {steps:,}, but {first}: raise until=, prune earlier, or "
+                "pass second_chances=None"
+            )
+        if plan[0].step == 0:
+            raise ValueError(
+                "second_chances= needs a schedule that prunes during training, not before the first step, because "
+                "hidden values are learned: choose another schedule, or pass second_chances=None"
+            )
+        interval = max(1.0, frozen / self.events)
+        before = [pruning for pruning in plan if pruning.step <= frozen]
+        extended = []
+        for pruning, following in pairwise([*before, before[-1]._replace(step=frozen)]):
+            gap = following.step - pruning.step
+            events = max(1, round(gap / interval))
+            extended += [pruning._replace(step=pruning.step + round(i * gap / events)) for i in range(events)]
+        last = before[-1]._replace(step=frozen)
+        if last.step > before[-1].step:
+            extended.append(last)
+        return extended + [pruning for pruning in plan if pruning.step > frozen]
+
+
+def as_second_chances(choice: SecondChances | bool | None) -> SecondChances | None:
+    """Second chances from what a user may pass: settings, True for the default settings, or None or False for none."""
+    if choice is None or choice is False:
+        return None
+    if choice is True:
+        return SecondChances()
+    if not isinstance(choice, SecondChances):
+        raise TypeError(f"second_chances is {choice!r}; give a flipout.SecondChances, True, or None")
+    return choice
+
+
+def enter(weight: Tensor, mask: Tensor, values: Tensor, threshold: Tensor, ceiling: Tensor) -> None:
+    """Replace what the network computes with by the hidden values of all weights, in place."""
+    shown = wide(weight)
+    size = (shown.square().square_() + threshold**4).sqrt_().sqrt_()
+    weight.copy_(torch.where((shown != 0) & kept(mask), size.copysign_(shown), wide(values)))
+
+
+def leave(weight: Tensor, mask: Tensor, values: Tensor, threshold: Tensor, ceiling: Tensor) -> None:
+    """Replace the hidden values by what the network computes with, in place; `values` keeps what that does not show.
+
+    While a weight is out, the network does not react to it, so its gradient does not fall as it grows. Without a
+    ceiling, many weights would pass the threshold together before the masks are chosen again, and come back far too
+    large. With it, they come back with a small value, and the network reacts.
+    """
+    full = wide(weight)
+    size = (full.square().square_() - threshold**4).clamp_min_(0).sqrt_().sqrt_()
+    shown = masked(size.copysign_(full).to(weight.dtype), mask)
+    limited = torch.maximum(torch.minimum(full, ceiling), -ceiling)
+    values.copy_(torch.where(shown == 0, torch.where(kept(mask), full, limited), 0))
+    weight.copy_(shown)
+
+
+def limit_gradient(weight: Tensor, grad: Tensor, mask: Tensor, factor: Tensor, trust: Tensor) -> None:
+    """Multiply the gradient of pruned weights with a factor, and shorten the gradient of each unit that is too long.
+
+    A unit is everything under one index of the first dimension: the weights of an output channel. Its gradient is at
+    most `trust` times as long as its weights, hidden ones included (adaptive gradient clipping, Brock et al., 2021).
+    Batch norm divides by the deviation of a channel, so the gradient of a channel that has lost nearly all of its
+    weights is hundreds of times too long. Without a limit such channels throw their hidden values about, come back by
+    accident, and take the place of others until whole layers are dead. A gradient of a pruned weight that is not finite
+    counts as 0, because the network does not depend on it.
+    """
+    scaled = restored(wide(grad), mask, factor)
+    shorten(grad, scaled, _squares(wide(weight)).sqrt(), _squares(scaled).sqrt(), trust)
+
+
+def shorten(grad: Tensor, scaled: Tensor, size: Tensor, length: Tensor, trust: Tensor) -> None:
+    """Write a scaled gradient of a certain length into `grad`, at most `trust` times as long as the size of its unit.
+
+    The least size is that of Brock et al.
+    """
+    allowed = trust * size.clamp_min(1e-3)
+    grad.copy_(scaled * torch.where(length > allowed, allowed / length, 1))
+
+
+def _squares(tensor: Tensor) -> Tensor:
+    """The sum of the squares of each unit, in a shape that is broadcast over it."""
+    return tensor.square().sum(tuple(range(1, tensor.ndim)), keepdim=True)
+
+
+class Hidden(Form):
+    """The form of second chances: what is trained is the hidden value of every weight, kept or pruned."""
+
+    shared = ("threshold", "ceiling")
+    entering = staticmethod(enter)
+    leaving = staticmethod(leave)
+
+    def __init__(self, settings: SecondChances, steps: int) -> None:
+        super().__init__()
+        self.chances, self.steps = settings, steps
+        self.frozen_at = settings.frozen_at(steps)
+
+    def start(self, work: Work) -> None:
+        """Hidden values begin with the first event."""
+
+    def slots(self, weight: Weight) -> dict[str, Tensor]:
+        """For each weight that is 0 in the model its hidden value, and 0 for the others; the threshold that moves kept
+        weights, 0 for none; and the largest size that the hidden value of a pruned weight can grow to before the masks
+        are chosen again."""
+        local = weight.local.detach()
+        threshold, ceiling = (wide(local.new_zeros(())) for _ in range(2))
+        return {"values": torch.zeros_like(local), "threshold": threshold, "ceiling": ceiling}
+
+    def learns_pruned(self, weight: Weight) -> bool:
+        return bool(weight.slots)
+
+    def gradients(self, work: Work, step: int, scale: Tensor | float) -> None:
+        if not work.weights[0].slots:
+            super().gradients(work, step, scale)
+            return
+        for group in work.groups:
+            if (grads := group.load_grads()) is None:
+                continue
+            if work.noise is not None and work.noise.scale > 0:
+                add_noise(work.noise, work.kernels, group, grads, step, scale, hidden=True)
+            self._limit(work, group, grads, scale)
+            group.store_grads(grads)
+
+    def _limit(self, work: Work, group: Group, grads: Tensor, scale: Tensor | float) -> None:
+        numbers, rate = work.kernels.number, self.chances.rate
+        factors = [numbers(rate * work.gradients.factor(weight), grads.device) for weight in group.weights]
+        trust = numbers(self.chances.trust, grads.device)
+        trust = trust * (scale.to(grads.device) if isinstance(scale, Tensor) else scale)
+        view, factor = group.weights[0].view, group.spread(factors)
+        if view.spread:
+            _limit_shard(group, grads, factor, trust, view)
+        elif isinstance(group, Gathered):
+            group.load()
+            scaled = restored(wide(grads), group.mask, factor)
+            size, length = (group.sums_of_units(wide(each).square()).sqrt() for each in (group.values, scaled))
+            work.kernels.run(shorten, group, grads, scaled, size, length, trust)
+        else:
+            work.kernels.run(limit_gradient, group, group.values, grads, group.mask, factor, trust)
+
+    def plan(self, prunings: Sequence[Pruning], steps: int) -> list[Pruning]:
+        extended = self.chances.extend(prunings, steps)
+        _warn_of_long_second_chances(self.chances, prunings, steps)
+        return extended
+
+    def permanent(self, step: int) -> bool:
+        return step >= self.frozen_at
+
+    def ranks_pruned(self, step: int) -> bool:
+        return step <= self.frozen_at
+
+    def returning(self, step: int, keep: int) -> int:
+        return self.chances.returning(step, self.steps, keep)
+
+    def apply(self, work: Work, selection: Selection) -> None:
+        """Change the masks and the thresholds. Hidden values stay as they are, with their momentum."""
+        if not selection.grow:  # an event after the masks were frozen
+            super().apply(work, selection)
+            return
+        begins = not work.weights[0].slots
+        for number, weight in enumerate(work.weights):
+            weight.mask ^= selection.prune[number]
+            weight.mask |= selection.grow[number]
+            if begins:
+                weight.slots.update(self.slots(weight))
+        if begins:
+            work.forget()
+            self._entered = list(work.groups)  # the weights are their own hidden values
+            for group in work.groups:
+                self._slots_of(group)  # shares their memory
+        for weight in work.weights:
+            # In half precision a weight that was moved does not determine its hidden value.
+            smooth = self.chances.smooth and weight.parameter.element_size() >= 4
+            set_limits(weight.slots, weight.local, weight.mask, weight.view, smooth=smooth)
+        count_weights(work.weights)
+
+    def freeze(self, work: Work) -> None:
+        """Forget the hidden values, and the optimizer's state of the pruned weights."""
+        if work.weights[0].slots:
+            for weight in work.weights:
+                weight.slots.clear()
+                clear_state(work.optimizer, weight, weight.mask)
+            work.forget()
+
+    def saved(self, weight: Weight) -> dict[str, Tensor]:
+        return weight.slots or self.slots(weight)
+
+    def load(self, work: Work, saved: Mapping[str, Mapping[str, Tensor]], step: int, pruned: bool) -> None:
+        for weight in work.weights:
+            weight.slots.clear()
+            if pruned and not self.permanent(step):
+                weight.slots.update(self.slots(weight))
+        work.forget()
+        super().load(work, saved, step, pruned)
+
+
+def set_limits(slots: Mapping[str, Tensor], local: Tensor, mask: Tensor, view: View, *, smooth: bool) -> None:
+    """Set the threshold and the ceiling of a weight, from its hidden values in `local` and a boolean mask.
+
+    They are those of the whole weight, over all ranks. The threshold is 0 if the weight keeps nothing, and without
+    `smooth`.
+    """
+    sizes = wide(local).abs()
+    if local.numel():
+        smallest, largest = sizes.masked_fill(~mask, torch.inf).amin(), sizes.masked_fill_(mask, 0).amax()
+    else:
+        smallest, largest = sizes.new_full((), torch.inf), sizes.new_zeros(())
+    if view.key is not None:
+        negative, largest = view.max(torch.stack([-smallest, largest]))
+        smallest = -negative
+    if smooth:
+        slots["threshold"].copy_(torch.where(smallest.isfinite(), smallest, 0) * BELOW)
+    slots["ceiling"].copy_(largest * ABOVE)
+
+
+def _limit_shard(group: Group, grads: Tensor, factor: Tensor, trust: Tensor, view: View) -> None:
+    """`limit_gradient` for a shard, if other ranks hold more of the same units."""
+    weight, mask = group.values, group.mask
+    scaled = restored(wide(grads), mask, factor)
+    size, length = view.sum_of_rows(torch.stack([_squares(wide(weight)), _squares(scaled)])).sqrt()
+    shorten(grads, scaled, size, length, trust)
+
+
+def _warn_of_long_second_chances(settings: SecondChances, plan: Sequence[Pruning], steps: int) -> None:
+    """Warn if a network is kept at an extreme sparsity for long while weights come and go.
+
+    Every hidden value is pushed about by the noise of the gradients, and the larger the steps, the further. In the end
+    noise decides which few weights are kept. (LeNet-300-100 at 99.9 %, 30 epochs, prunings until 50, 35 and 20 % of
+    training and masks frozen at 70 %: 92, 46 and 25 % on held-out data.)
+    """
+    last, frozen = plan[-1], settings.frozen_at(steps)
+    if (last.sparsity or 0.0) >= EXTREME and last.step < LATE * frozen:
+        warnings.warn(
+            f"the last pruning is at step {last.step:,}, and weights can come back until step {frozen:,}. For so long "
+            f"at a sparsity of {last.sparsity:.2%}, a network may collapse. End the prunings later (end=), freeze the "
+            f"masks at {last.step / LATE / steps:.2g} of training (until=), or prune permanently with "
+            "second_chances=None",
+            LongSecondChancesWarning,
+            stacklevel=6,
+        )

@@ -1,0 +1,143 @@
+"""What stands in `.grad` between the backward pass and the step: the gradients that the network depends on.
+
+Gradient clipping, logging and everything else that looks at `.grad` must see what the optimizer uses. So the gradient
+of a pruned weight is 0, or, if hidden values or a statistic learn from it, it is *faint*: multiplied with 2^-64 as the
+backward pass computes it, and multiplied back, exactly, inside the step. A faint number is lost in any norm and below
+any limit, but sums of micro-batches, the factor of a gradient scaler and that of clipping act on it like on all others.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+from ..numerics import kept, masked
+from ..views.dtensors import has_layout_of, local_of
+from ..weights import Weight
+from .compiler import never_traced
+
+FAINT = 2.0**-64
+
+
+class Gradients:
+    """Masks the gradients of pruned weights, or makes them faint, as the backward pass accumulates them.
+
+    Under data parallelism this happens before the ranks exchange their gradients: the masks are equal on all ranks, so
+    the averages are masked too.
+
+    Args:
+        weights: the weights of a pruner.
+        learned: whether something learns from the gradients of pruned weights of a weight tensor at the moment. It must
+            not keep the pruner alive.
+    """
+
+    def __init__(self, weights: Sequence[Weight], learned: Callable[[Weight], bool]) -> None:
+        handles: list[RemovableHandle] = []
+        self._faint: weakref.WeakSet[Weight] = weakref.WeakSet()
+        self._held: weakref.WeakKeyDictionary[Weight, Tensor] = weakref.WeakKeyDictionary()
+        for weight in weights:
+            on_backward, on_accumulated = self._hooks_of(weight, learned)
+            handles.append(weight.parameter.register_hook(on_backward))
+            handles.append(weight.parameter.register_post_accumulate_grad_hook(on_accumulated))
+        self._finalizer = weakref.finalize(self, _remove, handles)  # a dropped pruner leaves no hooks in the model
+
+    def remove(self) -> None:
+        self._finalizer()
+
+    def factor(self, weight: Weight) -> float:
+        """What the gradients of pruned weights in `.grad` have to be multiplied with."""
+        return 1 / FAINT if weight in self._faint else 1.0
+
+    def full(self, weight: Weight) -> Tensor | None:
+        """The gradient as the backward pass has computed it, pruned weights included."""
+        grad = weight.grad
+        return grad if grad is None or weight not in self._faint else torch.where(weight.mask, grad, grad / FAINT)
+
+    def complete(self) -> None:
+        """Called before a step: put back what was held aside in a type without room for faint numbers."""
+        for weight, held in self._held.items():
+            if weight not in self._faint and (grad := weight.grad) is not None:
+                grad.add_(held)
+
+    def done(self) -> None:
+        """Called after a step: the next backward pass starts anew."""
+        self._faint.clear()
+        self._held.clear()
+
+    def _hooks_of(
+        self, weight: Weight, learned: Callable[[Weight], bool]
+    ) -> tuple[Callable[[Tensor], Tensor | None], Callable[[Tensor], None]]:
+        """The hooks of a weight: on the gradient of one backward pass, and on the sum of all of them.
+
+        They must not keep the weight alive, because the parameter may outlive the pruner.
+        """
+        this, reference = weakref.ref(self), weakref.ref(weight)
+
+        @never_traced
+        def on_backward(grad: Tensor) -> Tensor | None:
+            weight, gradients = reference(), this()
+            if (
+                weight is None
+                or gradients is None
+                or weight.dense
+                or not learned(weight)
+                or not _is_plain(weight, grad)
+            ):
+                return None
+            gradients._faint.add(weight)
+            with torch.no_grad():
+                return faint(grad, weight.view.shown(weight.mask))
+
+        @never_traced
+        def on_accumulated(parameter: Tensor) -> None:
+            weight, gradients, grad = reference(), this(), parameter.grad
+            if weight is None or gradients is None or grad is None or grad.layout != torch.strided or weight.dense:
+                return  # (a sparse gradient is refused inside the step)
+            if not has_layout_of(parameter, grad):
+                return  # it is brought into the layout of the weight inside the step
+            with torch.no_grad():
+                mask, local = local_of(weight.view.shown(weight.mask)), local_of(grad)
+                if learned(weight) and local.dtype == torch.float16:
+                    aside = torch.where(mask, 0, local.float())
+                    gradients._held[weight] = gradients._held.get(weight, 0) + aside
+                if not learned(weight) or local.dtype == torch.float16:
+                    local.copy_(masked(local, mask.view(torch.uint8)))
+                elif weight not in gradients._faint or weight in gradients._held:
+                    # FSDP2 sets the gradient of a shard without a backward pass through it: what came before stands in
+                    # it as a faint number, which is lost in the new one.
+                    total = faint(local, mask)
+                    if weight in gradients._held:
+                        total = torch.where(mask, total, total + gradients._held[weight])
+                    local.copy_(total)
+                    gradients._held[weight] = total
+                    gradients._faint.add(weight)
+
+        return on_backward, on_accumulated
+
+
+def faint(grad: Tensor, mask: Tensor) -> Tensor:
+    """The gradient, with that of pruned weights multiplied with 2^-64."""
+    return torch.where(mask, grad, grad * FAINT)
+
+
+def restored(grad: Tensor, mask: Tensor, factor: Tensor) -> Tensor:
+    """The gradient, with that of pruned weights multiplied with a factor; 0 where that is not finite.
+
+    The network does not depend on a pruned weight, so an overflow there is no reason to stop.
+    """
+    more = factor * grad
+    return torch.where(kept(mask), grad, torch.where(more.abs() < torch.inf, more, 0))
+
+
+def _is_plain(weight: Weight, grad: Tensor) -> bool:
+    """Whether a gradient can be made faint in a backward pass: that of an ordinary weight, in a type with the range."""
+    return weight.view.key is None and grad.layout == torch.strided and grad.dtype != torch.float16
+
+
+def _remove(handles: Iterable[RemovableHandle]) -> None:
+    for handle in handles:
+        handle.remove()

@@ -1,7 +1,0 @@
-"""Selection: the exact k smallest scores over any number of tensors, without sorting or concatenating them."""
-
-from .dead_first import choose_dead_first
-from .quotas import apportion, choose, read_floor
-from .ranking import NotFiniteError, smallest
-
-__all__ = ["NotFiniteError", "apportion", "choose", "choose_dead_first", "read_floor", "smallest"]

@@ -1,1 +1,0 @@
-"""Shards: weights that are DTensors (FSDP2, tensor parallel), of which each rank holds a part."""

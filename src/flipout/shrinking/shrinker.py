@@ -1,0 +1,352 @@
+"""The shrinker of a pruner: it makes the network smaller while it is trained."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..graph.example_inputs import Example, as_example
+from ..graph.removable_channels import Remainder, RemovableChannels
+from ..graph.tracing_errors import UnsupportedNetworkError
+from ..host import Host
+from ..modules import named_tensors, unwrapped
+from ..problems import NotShrunkWarning
+from ..runtime.example_call import few_examples
+from ..views import Positions
+from ..views.cut import Indices
+from . import refusals
+from .network_cut import NetworkCut, same_indices
+from .state import Shrink, ShrunkState, describe_example, example_of_zeros, first_size, read_shrunk_state
+from .trial import try_cut
+
+WITHOUT = "Train without shrinking"
+
+SAVE_EXPANDED = (
+    "the network is shrunk, and what is saved now would not fit the original one. Save the model, the optimizer and "
+    "the pruner inside `with pruner.expanded():`; a run that loads them continues with the shrunk network"
+)
+
+LOAD_EXPANDED = (
+    "the network is shrunk, and a state of the original one does not fit it. Load the model, the optimizer and, last, "
+    "the pruner inside `with pruner.expanded():`"
+)
+
+LEAST_SAVED = 0.05
+"""The share of the multiply-adds of a step that a shrink must save. It bounds the number of shrinks."""
+
+FIXED_COST, COST_PER_WEIGHT = 5e9, 100.0
+"""What a shrink costs, in multiply-adds of a forward pass: tracing the network and trying the smaller one, and moving
+all weights. (Measured: 0.1 s for a perceptron, 1 s for VGG19 with 20 M weights, at 20 G multiply-adds a second of which
+a training step takes three times as many as a forward pass.)"""
+
+USUAL_BATCH = 32
+"""The batch size, before the network was traced with an example."""
+
+
+class Shrinker:
+    """Removes channels that influence nothing from the network that is being trained, and puts them back."""
+
+    def __init__(self, pruner: Host) -> None:
+        self._pruner = pruner
+        self.shrinks: list[Shrink] = []
+        self._cuts: list[NetworkCut] = []  # of the model, and of the copies that follow it
+        self._followers: list[nn.Module] = []
+        self._example: tuple[Tensor, ...] | None = None
+        self._channels: RemovableChannels | None = None
+        self._batch = USUAL_BATCH
+        self._looked: tuple[int, bool] = (-1, False)  # after how many prunings, and whether a shrink is worth while
+        self._impossible = False  # a shrink that seemed worth while has failed
+        self._handles: list[Any] = []
+        self.contract()
+
+    def contract(self) -> None:
+        """No `expanded()` is open; a copy of a pruner starts so."""
+        self._expansions = 0  # how many `expanded()` are open
+        self._resting: Mapping[str, Indices] = {}  # what is left of the network after the last of them
+
+    def attach(self) -> None:
+        """Refuse `state_dict()` and `load_state_dict()` of the optimizer while the network is shrunk."""
+        optimizer = self._pruner.optimizer
+
+        def refuse(message: str) -> None:
+            if self.shrunk:
+                raise RuntimeError(message)
+
+        self._handles = [
+            optimizer.register_state_dict_pre_hook(lambda _: refuse(SAVE_EXPANDED)),
+            optimizer.register_load_state_dict_pre_hook(lambda *_: refuse(LOAD_EXPANDED)),
+        ]
+
+    def remove(self) -> None:
+        """Make the network whole, and leave no hook."""
+        self.expand()
+        for handle in self._handles:
+            handle.remove()
+
+    # Reading.
+
+    @property
+    def shrunk(self) -> bool:
+        return bool(self._cuts)
+
+    @property
+    def indices(self) -> Mapping[str, Indices]:
+        """For each parameter and buffer that has lost channels, the original indices that are left, per dimension."""
+        return self._cuts[0].indices if self._cuts else {}
+
+    @property
+    def shapes(self) -> Mapping[str, torch.Size]:
+        """The original shapes of these tensors."""
+        return self._cuts[0].shapes if self._cuts else {}
+
+    @property
+    def worth_while(self) -> bool:
+        """Whether a shrink would save more time than it takes. It depends on the masks and the plan alone."""
+        pruner = self._pruner
+        if self._looked[0] != len(pruner.events) and pruner.step and pruner.permanent:
+            self._looked = len(pruner.events), self._pays()
+        return self._looked[1]
+
+    def _pays(self) -> bool:
+        pruner = self._pruner
+        if self._impossible or refusals.of_method(pruner) or refusals.of_training(pruner):
+            return False
+        if refusals.of_tensors(pruner, [weight.name for weight in pruner.weights]):
+            return False
+        if self._channels is None:
+            saved, before = estimate(pruner.masks)
+        else:
+            every, left = self._remainder(self._channels).multiply_adds
+            before = every * (self.shrinks[-1].share if self._left else 1.0)
+            saved = before - left
+        since = pruner.events[-1].step if pruner.events else 0
+        examples = (pruner.schedule.steps - since) * self._batch
+        return is_repaid(saved, before, pruner.prunable, examples)
+
+    @property
+    def _left(self) -> Mapping[str, Indices]:
+        """What is left of the network, or will be after `expanded()`."""
+        return self._resting if self._expansions else self.indices
+
+    # Acting.
+
+    @torch.no_grad()
+    def shrink(self, example_input: Example) -> None:
+        example = as_example(example_input)
+        try:
+            self._shrink(example)
+        except ValueError as error:
+            _, advised = self._looked
+            if not advised:
+                raise
+            self._impossible = True
+            reason = str(error).removesuffix(f". {WITHOUT}")
+            warnings.warn(f"{reason}. The training continues without shrinking", NotShrunkWarning, stacklevel=4)
+        self._looked = len(self._pruner.events), False
+
+    def _shrink(self, example: tuple[Tensor, ...]) -> None:
+        pruner, few = self._pruner, few_examples(example)
+        _refuse(refusals.of_method(pruner) or refusals.of_training(pruner))
+        with self.expanded():
+            channels, remainder = self._trace(few)
+            is_new = not same_indices(self._resting, remainder.tensors)
+            self._resting = remainder.tensors
+        self._channels, self._example, self._batch, self._impossible = channels, few, first_size(example), False
+        if is_new:
+            self.shrinks.append(Shrink(pruner.step, self._computed_with(remainder.tensors), remainder.share))
+
+    def expand(self) -> None:
+        """Put all channels back."""
+        self._make_whole()
+        self._resting, self._looked = {}, (len(self._pruner.events), False)
+
+    @contextmanager
+    def expanded(self) -> Iterator[nn.Module]:
+        """Put all channels back for a moment."""
+        if not self._expansions:
+            self._resting = self.indices
+            self._make_whole()
+        self._expansions += 1
+        try:
+            yield self._pruner.model
+        finally:
+            self._expansions -= 1
+            if not self._expansions:
+                resting, self._resting = self._resting, {}
+                self._cut_to(resting)
+
+    def follow(self, copy: nn.Module) -> None:
+        if any(each is copy for each in self._followers):
+            return
+        model = self._pruner.model
+        here, there = named_tensors(model), named_tensors(copy)
+        if self.shrunk or any(name not in there or there[name].shape != tensor.shape for name, tensor in here.items()):
+            raise ValueError(
+                "only a copy of the whole model can follow it. Call follow() before the first shrink, or inside "
+                "`with pruner.expanded():`, with a copy that has every parameter and buffer of the model"
+            )
+        taken = {id(tensor) for each in (model, *self._followers) for tensor in named_tensors(each).values()}
+        if shared := [name for name in here if id(there[name]) in taken]:
+            raise ValueError(
+                f"{shared[0]} of the copy is the same tensor as that of the model, or of another copy that follows. "
+                "Pass a copy with tensors of its own, such as copy.deepcopy(model)"
+            )
+        self._followers.append(copy)
+
+    def after_event(self) -> None:
+        """Called after each event."""
+        for cut in self._cuts[:1]:
+            cut.drop_pruned()
+            self._forget_shapes()
+
+    def after_step(self) -> None:
+        """Called after each update: weights that are set aside have a gradient inside of a step alone."""
+        for weight in self._pruner.weights if self._cuts else ():
+            if weight.view.aside is not None:
+                weight.view.aside.grad = None
+
+    def refuse_copy(self, model: nn.Module) -> None:
+        """Refuse a copy of the model that the masks do not fit."""
+        if problem := refusals.of_copy(self._pruner.masks if self.shrunk else {}, model):
+            raise ValueError(problem)
+
+    # In states.
+
+    def saved(self) -> str:
+        """What a state says about the shrunk network; it is saved while the network is whole."""
+        if self.shrunk:
+            raise RuntimeError(SAVE_EXPANDED)
+        state = ShrunkState(self._resting, tuple(self.shrinks), describe_example(self._example), self._batch)
+        return state.as_text()
+
+    def check(self, text: str) -> None:
+        """Refuse what a state says about the shrunk network if it does not fit this one."""
+        tensors = named_tensors(self._pruner.model)
+        for name, each in read_shrunk_state(text).indices.items():
+            if name not in tensors or len(each) != tensors[name].ndim:
+                raise ValueError(f"`shrunk` of the state does not fit the model: it has no such tensor {name}")
+            for size, index in zip(tensors[name].shape, each, strict=True):
+                if index is not None and not (len(index) and int(index.min()) >= 0 and int(index.max()) < size):
+                    raise ValueError(f"`shrunk` of the state does not fit the model: {name} has other channels there")
+
+    def load(self, text: str) -> None:
+        """Shrink the network as it was when a state was saved. The weights and the optimizer's state are loaded."""
+        state, pruner = read_shrunk_state(text), self._pruner
+        self.shrinks[:], self._looked, self._batch = state.shrinks, (-1, False), state.batch
+        self._example, self._channels = example_of_zeros(state.example, pruner.weights[0].mask.device), None
+        self._impossible = False
+        if not pruner.attached:
+            return
+        if state.indices and (problem := refusals.of_training(pruner) or refusals.of_tensors(pruner, state.indices)):
+            self._impossible = True
+            self._cut_to({})
+            warnings.warn(
+                f"the state is that of a shrunk network, and this one cannot be shrunk: {problem}. The training "
+                "continues with the whole network",
+                NotShrunkWarning,
+                stacklevel=4,
+            )
+            return
+        if self._example is not None:
+            try:
+                self._channels = RemovableChannels(unwrapped(pruner.model), self._example)
+                pruner.units.show(self._example)
+                pruner.units.ready(pruner.model)
+            except UnsupportedNetworkError:  # the example has zeros in place of data, such as token numbers
+                self._impossible = True  # it stays as small as it was
+        self._cut_to(state.indices)
+
+    # Inside.
+
+    def _trace(self, example: tuple[Tensor, ...]) -> tuple[RemovableChannels, Remainder]:
+        """Find what can be removed from the whole network, and try it on a copy."""
+        network = unwrapped(self._pruner.model)
+        try:
+            with torch.random.fork_rng(devices={each.device for each in example if each.is_cuda}):
+                channels = RemovableChannels(network, example)
+                remainder = self._remainder(channels)
+                _refuse(refusals.of_tensors(self._pruner, remainder.tensors))
+                try_cut(network, remainder.tensors, example)
+        except UnsupportedNetworkError as error:
+            raise ValueError(f"the network cannot be shrunk: {error}. {WITHOUT}") from error
+        return channels, remainder
+
+    def _remainder(self, channels: RemovableChannels) -> Remainder:
+        connections = {
+            weight.name: channels.connections_of(weight.name, weight.view.shown(weight.mask), weight.view.indices)
+            for weight in self._pruner.weights
+        }
+        return channels.remainder({name: matrix for name, matrix in connections.items() if matrix is not None})
+
+    def _computed_with(self, indices: Mapping[str, Indices]) -> int:
+        """The prunable weights that are left with these indices."""
+        whole = {weight.name: Positions.all_of(weight.view.positions.shape) for weight in self._pruner.weights}
+        return sum(
+            Positions(every.shape, indices.get(name, every.indices)).held.numel() for name, every in whole.items()
+        )
+
+    def _cut_to(self, indices: Mapping[str, Indices]) -> None:
+        """Cut the network, which is whole; inside of `expanded()` when that ends."""
+        if self._expansions:
+            self._resting = indices
+        elif indices:
+            pruner = self._pruner
+            cuts = [
+                NetworkCut(pruner.model, pruner.optimizer, pruner.weights),
+                *(NetworkCut(copy, None, ()) for copy in self._followers),
+            ]
+            for cut in cuts:  # first what may fail for want of memory; nothing is changed by it
+                cut.prepare(indices)
+            for cut in cuts:
+                cut.commit()
+            self._cuts = cuts
+            self._forget_shapes()
+
+    def _make_whole(self) -> None:
+        cuts, self._cuts = self._cuts, []
+        for cut in cuts[:1]:
+            cut.undo()
+        for cut in cuts[1:]:
+            cut.undo({weight.name: weight.mask for weight in self._pruner.weights})
+        if cuts:
+            self._forget_shapes()
+
+    def _forget_shapes(self) -> None:
+        self._pruner.work.forget()
+        self._pruner.dead.forget()
+
+
+def is_repaid(saved: float, before: float, weights: int, examples: float) -> bool:
+    """Whether a shrink pays: decided from the masks and the plan alone, so that every run decides the same.
+
+    Args:
+        saved: the multiply-adds for one example that it saves.
+        before: those of the network as it is.
+        weights: the number of weights of the original network.
+        examples: how many examples the network is still trained with.
+    """
+    return saved >= LEAST_SAVED * before and saved * examples >= FIXED_COST + COST_PER_WEIGHT * weights
+
+
+def estimate(masks: Mapping[str, Tensor]) -> tuple[float, float]:
+    """Estimate the multiply-adds that inputs cost which no weight reads, and all of them, before the network is traced.
+
+    It does not know how often a weight is used, nor which layer reads which, and takes the second dimension of a weight
+    as its inputs.
+    """
+    saved = total = 0.0
+    for mask in masks.values():
+        if mask.ndim > 1 and mask.numel():
+            total += mask.numel()
+            saved += mask.numel() * float((~mask.transpose(0, 1).flatten(1).any(1)).float().mean())
+    return saved, total
+
+
+def _refuse(problem: str | None) -> None:
+    if problem is not None:
+        raise ValueError(f"the network cannot be shrunk: {problem}")

@@ -1,0 +1,186 @@
+"""The state of a pruner as plain data: everything needed to continue a training bit for bit.
+
+Its keys and the shapes of its tensors are the same at every step, and everything that grows or differs between pruners
+is one string. So `torch.distributed.checkpoint`, which loads into the state of a new pruner, finds a place for
+everything.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .events import Event
+from .host import Host
+from .plain_data import describe, difference
+from .statistics import Statistic
+from .views import on_any_rank
+from .weights import Weight, count_marks, count_weights
+
+KINDS: dict[str, tuple[type, str]] = {
+    "version": (str, "a string"),
+    "settings": (str, "a string"),
+    "step": (int, "an integer"),
+    "compiled": (bool, "a boolean"),
+    "masks": (Mapping, "a dict"),
+    "statistics": (Mapping, "a dict"),
+    "events": (str, "a string"),
+    "form": (Mapping, "a dict"),
+    "extra": (Mapping, "a dict"),
+    "shrunk": (str, "a string"),
+}
+"""What a state consists of."""
+
+
+def save_state(pruner: Host, compiled: bool, shrunk: str) -> dict[str, Any]:
+    """Copy the state of a pruner."""
+    return {
+        "version": installed_version(),
+        "settings": json.dumps(describe(pruner.settings())),
+        "step": pruner.step,
+        "compiled": compiled,
+        "events": json.dumps([event._asdict() for event in pruner.events]),
+        "shrunk": shrunk,
+        **_copy(tensors_of(pruner)),
+    }
+
+
+def installed_version() -> str:
+    """The version of this package; for the record, nothing depends on it."""
+    try:
+        return version("flipout")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def tensors_of(pruner: Host) -> dict[str, Any]:
+    """The tensors of a pruner, in the form in which they are saved."""
+    return {
+        "masks": pruner.masks,
+        "statistics": {
+            key: {weight.name: _state_of(weight, weight.statistics[key]) for weight in pruner.weights}
+            for key in pruner.statistics
+        },
+        "form": {weight.name: _slots_of(pruner, weight) for weight in pruner.weights},
+        "extra": pruner.extra_state(),
+    }
+
+
+def _slots_of(pruner: Host, weight: Weight) -> dict[str, Tensor]:
+    """The slots of a weight: those of each element in the layout of the weight, and what is shared as it is."""
+    shared, slots = pruner.form.shared, pruner.form.saved(weight)
+    return {key: slot if key in shared else weight.view.shown(slot) for key, slot in slots.items()}
+
+
+def _state_of(weight: Weight, statistic: Statistic) -> dict[str, Tensor]:
+    """The state of a statistic: numbers of each element in the layout of the weight, and what is shared as it is."""
+    elements = {key: weight.view.shown(tensor) for key, tensor in statistic.elements.items()}
+    return {key: elements.get(key, tensor) for key, tensor in statistic.state.items()}
+
+
+def check_state(pruner: Host, state: Mapping[str, Any]) -> None:
+    """Refuse a state that does not fit the pruner. Nothing is changed."""
+    if not isinstance(state, Mapping):
+        raise ValueError(f"this is not the state of a pruner, but a {type(state).__name__}")
+    if missing := [key for key in KINDS if key not in state]:
+        raise ValueError(f"this is not the state of a pruner: it has no {', '.join(sorted(missing))}")
+    for key, (kind, name) in KINDS.items():
+        if not isinstance(state[key], kind) or (kind is int and isinstance(state[key], bool)):
+            raise ValueError(f"`{key}` of the state is a {type(state[key]).__name__}; it must be {name}")
+    if lines := difference(_read_settings(state["settings"]), describe(pruner.settings())):
+        raise ValueError("the state was saved with other settings than this pruner's:\n  " + "\n  ".join(lines))
+    if state["step"] < 0:
+        raise ValueError(f"`step` of the state is {state['step']}; it must be at least 0")
+    if len(events := read_events(state["events"])) > len(pruner.plan()):
+        raise ValueError(f"the state has {len(events)} pruning events, but {len(pruner.plan())} are planned")
+    for key, here in tensors_of(pruner).items():
+        _check_tensors(key, state[key], here)
+    _check_shards(pruner, state["masks"], events)
+
+
+def _check_shards(pruner: Host, masks: Mapping[str, Tensor], events: Sequence[Event]) -> None:
+    """Refuse the shards of another rank, on every rank: the masks of all ranks must add up to what was kept."""
+    weights, views = pruner.weights, [weight.view for weight in pruner.weights]
+    if all(view.key is None for view in views):
+        return
+    shards = [weight.take(masks[weight.name]) for weight in weights]
+    fitting = all(shard.shape == weight.mask.shape for shard, weight in zip(shards, weights, strict=True))
+    if not on_any_rank(not fitting, views):
+        kept = count_marks(shards, weights)
+        if not events or kept == [events[-1].kept[weight.name] for weight in weights]:
+            return
+    raise ValueError(
+        "the masks of the state do not belong to the shards of the weights that the ranks hold here. Was it saved by "
+        "one rank alone, with torch.save()? Save and load sharded weights with torch.distributed.checkpoint, which "
+        "also works for other numbers of ranks"
+    )
+
+
+def _read_settings(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise ValueError("`settings` of the state is not JSON") from None
+
+
+def _check_tensors(path: str, saved: Any, here: Any) -> None:
+    """Compare tensors in dicts of any depth: the same names, shapes and dtypes."""
+    if isinstance(here, Mapping):
+        if not isinstance(saved, Mapping):
+            raise ValueError(f"{path} is a {type(saved).__name__} in the state; it must be a dict")
+        if missing := [name for name in here if name not in saved]:
+            raise ValueError(f"the state has no tensor for {path} of {', '.join(map(str, missing))}")
+        if unknown := [name for name in saved if name not in here]:
+            raise ValueError(f"the state has {path} of {', '.join(map(str, unknown))}, which this pruner does not have")
+        for name, value in here.items():
+            _check_tensors(f"{path} of {name}", saved[name], value)
+        return
+    if not isinstance(saved, Tensor):
+        raise ValueError(f"{path} is a {type(saved).__name__} in the state; it must be a tensor")
+    if saved.is_meta or saved.layout != torch.strided:
+        raise ValueError(f"{path} has no values in the state, or is a sparse tensor; it must be an ordinary tensor")
+    if saved.shape != here.shape:
+        raise ValueError(f"{path} has shape {tuple(saved.shape)} in the state and {tuple(here.shape)} here")
+    if saved.dtype != here.dtype:
+        raise ValueError(f"{path} is of {saved.dtype} in the state and of {here.dtype} here")
+
+
+def read_events(text: str) -> list[Event]:
+    """Read the events of a state."""
+    try:
+        events = [Event(**record) for record in json.loads(text)]
+    except (ValueError, TypeError):
+        raise ValueError("`events` of the state is not a JSON list of pruning events") from None
+    for event in events:
+        whole = (event.step, event.nonzero, event.grown, *(event.kept.values() if isinstance(event.kept, dict) else ()))
+        numbers = all(type(number) is int for number in whole) and isinstance(event.sparsity, int | float)
+        if not numbers or not isinstance(event.kept, dict):
+            raise ValueError(f"`events` of the state has an event that is not one: {event}")
+    return events
+
+
+@torch.no_grad()
+def load_tensors(pruner: Host, state: Mapping[str, Any]) -> None:
+    """Copy masks, statistics and slots into the weights of a pruner, zero what is pruned, and restore the events."""
+    pruner.events[:] = read_events(state["events"])
+    for weight in pruner.weights:
+        weight.mask.copy_(weight.take(state["masks"][weight.name]))
+        weight.zero()
+        for key, statistic in weight.statistics.items():
+            for part, tensor in statistic.state.items():
+                saved = state["statistics"][key][weight.name][part]
+                tensor.copy_(weight.take(saved) if part in statistic.elements else saved)
+    count_weights(pruner.weights)
+    pruner.form.load(pruner.work, state["form"], state["step"], bool(pruner.events))
+    pruner.statistics.load(state["step"])
+
+
+def _copy(tensors: Any) -> Any:
+    if isinstance(tensors, Tensor):
+        return tensors.detach().clone()
+    return {key: _copy(value) for key, value in tensors.items()}

@@ -1,0 +1,110 @@
+"""Weights on no live path: found for a pruner at its events, from the masks and the model's own calls."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..graph.live_masks import LivePaths
+from ..graph.tracing_errors import UnsupportedNetworkError
+from ..problems import DeadFirstWarning
+from ..ranking import choose_dead_first
+from ..runtime.example_call import ExampleCall
+from ..weights import Weight
+
+
+class DeadWeights:
+    """Finds no dead weights: the choice for a pruner without `dead_first`."""
+
+    def watch(self, model: nn.Module) -> None:
+        """Note the inputs of the next training call."""
+
+    def remove(self) -> None:
+        """Remove the hook, if the model still has it."""
+
+    def forget(self) -> None:
+        """Trace the model again at the next event, because its modules have changed."""
+
+    def ready(self, model: nn.Module, step: int) -> bool:
+        """Whether dead weights can be found. Before the first step no call has shown what the model reads."""
+        return False
+
+    def find(self, weights: Sequence[Weight], masks: Sequence[Tensor]) -> dict[int, Tensor]:
+        """Mark the dead weights of each tensor that has some, by the number of the tensor, if these were its masks."""
+        return {}
+
+    def chooser(self, model: nn.Module, weights: Sequence[Weight], step: int) -> Callable[..., list[Tensor]] | None:
+        """The function that chooses what to prune; None for the usual one."""
+        if not self.ready(model, step):
+            return None
+        return partial(choose_dead_first, lambda masks: self.find(weights, masks))
+
+
+class DeadFirst(DeadWeights):
+    """Finds the kept weights of a model that lie on no live path from its input to its output, to prune them first.
+
+    The first training call of the model shows what it is called with. At the first event after that the model is
+    traced, and from then on an event costs two passes over the channels of the graph. If that is not possible, nothing
+    counts as dead, and one warning says why.
+    """
+
+    def __init__(self) -> None:
+        self.call = ExampleCall()
+        self._paths: LivePaths | None = None
+        self._warned = False
+
+    def watch(self, model: nn.Module) -> None:
+        self.call.watch(model)
+
+    def remove(self) -> None:
+        self.call.stop()
+
+    def forget(self) -> None:
+        self._paths = None
+
+    def ready(self, model: nn.Module, step: int) -> bool:
+        if step and self._paths is None and not self._warned:
+            self._trace(model)
+        return bool(step) and self._paths is not None
+
+    def find(self, weights: Sequence[Weight], masks: Sequence[Tensor]) -> dict[int, Tensor]:
+        assert self._paths is not None
+        shown = {w.name: w.view.shown(mask) for w, mask in zip(weights, masks, strict=True)}
+        dead = self._paths.dead(shown)
+        found = {}
+        for number, (weight, mask) in enumerate(zip(weights, masks, strict=True)):
+            # What is kept, but not in the network any more, is on no path.
+            here = dead.get(weight.name, torch.zeros_like(shown[weight.name]))
+            marked = weight.view.merged(here, mask)
+            if weight.name in dead or (not weight.view.direct and bool(marked.any())):
+                found[number] = marked
+        return found
+
+    def _trace(self, model: nn.Module) -> None:
+        if self.call.inputs is None:
+            self._warn(self.call.problem)
+            return
+        try:
+            self._paths = LivePaths(model, self.call.inputs)
+        except (UnsupportedNetworkError, ValueError) as error:
+            self._warn(str(error))
+
+    def _warn(self, reason: str) -> None:
+        """Warn that dead weights are not found, once."""
+        self._warned = True
+        warnings.warn(
+            f"dead_first has no effect: {reason.rstrip('.')}. Pass dead_first=False if that is as it should be",
+            DeadFirstWarning,
+            stacklevel=2,
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DeadFirst:
+        """The copy traces its own model."""
+        new = DeadFirst()
+        new.call, new._warned = self.call.__deepcopy__(memo), self._warned
+        return new
