@@ -16,9 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from ..problems import NotFiniteError
 from .digits import BINS, DIGIT, Scores, bins_beyond_finite, bits_of, histogram_of, ordered
 from .host_numbers import counts
-from .ranking import NotFiniteError, Run, smallest, smallest_of_each
+from .ranking import Run, smallest, smallest_of_each
 from .reachable_counts import least_reachable, reachable
 
 FEW = 1 << 16

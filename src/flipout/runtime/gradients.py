@@ -41,8 +41,8 @@ class Gradients:
         self._held: weakref.WeakKeyDictionary[Weight, Tensor] = weakref.WeakKeyDictionary()
         for weight in weights:
             on_backward, on_accumulated = self._hooks_of(weight, learned)
-            handles.append(weight.parameter.register_hook(on_backward))
-            handles.append(weight.parameter.register_post_accumulate_grad_hook(on_accumulated))
+            handles.append(weight.parameter.register_hook(on_backward))  # type: ignore[no-untyped-call]
+            handles.append(weight.parameter.register_post_accumulate_grad_hook(on_accumulated))  # type: ignore[no-untyped-call]
         self._finalizer = weakref.finalize(self, _remove, handles)  # a dropped pruner leaves no hooks in the model
 
     def remove(self) -> None:

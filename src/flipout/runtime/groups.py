@@ -77,7 +77,7 @@ class Group:
         """
         raise NotImplementedError
 
-    def spread(self, numbers: Sequence[Tensor]) -> Tensor:
+    def spread(self, numbers: Tensor | Sequence[Tensor]) -> Tensor:
         """One number for each weight, in a shape that is broadcast over the elements of that weight."""
         raise NotImplementedError
 
@@ -131,7 +131,7 @@ class Alone(Group):
         tensor = holders[0][key]
         return self.like(tensor) if tensor.ndim else tensor
 
-    def spread(self, numbers: Sequence[Tensor]) -> Tensor:
+    def spread(self, numbers: Tensor | Sequence[Tensor]) -> Tensor:
         return numbers[0]
 
     def sums(self, elements: Tensor) -> Tensor:
@@ -229,7 +229,7 @@ class Gathered(Group):
         joined = self._adopted[place]
         return joined if joined.ndim == 2 else joined.index_select(0, self._owners).view(1, -1)
 
-    def spread(self, numbers: Sequence[Tensor]) -> Tensor:
+    def spread(self, numbers: Tensor | Sequence[Tensor]) -> Tensor:
         joined = numbers if isinstance(numbers, Tensor) else torch.stack(list(numbers))
         return joined.index_select(0, self._owners).view(1, -1)
 

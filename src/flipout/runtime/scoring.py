@@ -22,8 +22,8 @@ def unchanged(criterion: Criterion, weight: Weight, tensors: Iterable[tuple[str,
     if changed := [name for name, tensor, version in versions if tensor._version != version]:
         raise RuntimeError(
             f"the criterion {name_of(criterion)} changes {', '.join(dict.fromkeys(changed))} of {weight.name} in "
-            "place, and with it the model or the pruner: use operations that return a new tensor, such as abs() instead "
-            "of abs_(), and load the weights again"
+            "place, and with it the model or the pruner: use operations that return a new tensor, such as abs() "
+            "instead of abs_(), and load the weights again"
         )
 
 

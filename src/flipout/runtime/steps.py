@@ -63,7 +63,7 @@ class StepHooks:
         hooks = optimizer._optimizer_step_post_hooks
         for key, hook in list(hooks.items()):
             if not isinstance(getattr(hook, "__self__", None), StepHooks):
-                hooks.move_to_end(key)
+                hooks[key] = hooks.pop(key)  # now the last one
         self._guarded = _guard(optimizer, weakref.WeakMethod(self._interrupted))
 
     def remove(self) -> None:

@@ -170,7 +170,7 @@ class Channels(Units):
         new = Channels.__new__(Channels)
         vars(new).update(vars(self))
         new.call = self.call.__deepcopy__(memo)
-        new._layers = [memo.get(id(weight), weight) for weight in self._weights]
+        new._weights = [memo.get(id(weight), weight) for weight in self._weights]
         return new
 
 
