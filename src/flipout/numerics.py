@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -44,3 +46,10 @@ def zero_pruned(tensor: Tensor, mask: Tensor) -> None:
         tensor.copy_(masked(tensor, mask))
     else:
         tensor.view(INTEGERS[tensor.element_size()]).mul_(mask)  # the bits times 0 or 1: a third of the time of `copy_`
+
+
+def zero_all_pruned(tensors: Sequence[Tensor], masks: Sequence[Tensor]) -> None:
+    """`zero_pruned` of many tensors of one type, in one operation."""
+    if tensors:
+        integer = INTEGERS[tensors[0].element_size()]
+        torch._foreach_mul_([tensor.view(integer) for tensor in tensors], list(masks))

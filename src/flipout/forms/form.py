@@ -108,7 +108,9 @@ class Form:
         """
         noisy = work.noise is not None and work.noise.scale > 0
         for group in work.groups:
-            if not noisy and self.gradient is None and group.dense:
+            if not noisy and self.gradient is None:
+                if not group.dense:
+                    group.zero_grads()
                 continue
             if (grads := group.load_grads()) is None:
                 continue
@@ -117,8 +119,8 @@ class Form:
                 work.kernels.run(self.gradient, group, group.values, grads, group.mask, *self._slots_of(group))
             if work.noise is not None and noisy:
                 add_noise(work.noise, work.kernels, group, grads, step, scale, hidden=False)
-            elif not group.dense:
-                work.kernels.run(zero_pruned, group, grads, group.mask)
+            else:
+                zero_pruned(grads, group.mask)
             group.store_grads(grads)
 
     def settle(self, work: Work, step: int) -> None:
@@ -128,7 +130,10 @@ class Form:
         """
         for group in work.groups:
             kernels, states = _kernels_of(group, step)
-            if kernels or self._transforms(group) or not group.dense:
+            if not kernels and not self._transforms(group):
+                if not group.dense:
+                    group.zero()
+            else:
                 group.load()
                 every = self.learns_pruned(group.weights[0])
                 slots = self._slots_of(group)
@@ -191,9 +196,7 @@ class Form:
         for weight, pruned in zip(work.weights, selection.prune, strict=True):
             weight.mask ^= pruned
         for group in work.groups:
-            group.load()
-            work.kernels.run(zero_pruned, group, group.values, group.mask)
-            group.store()
+            group.zero()
         for number, weight in enumerate(work.weights):
             clear_state(work.optimizer, weight, weight.mask)  # also of weights that grow: they are still pruned here
             if selection.grow:

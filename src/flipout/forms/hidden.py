@@ -132,7 +132,7 @@ def as_second_chances(choice: SecondChances | bool | None) -> SecondChances | No
 def enter(weight: Tensor, mask: Tensor, values: Tensor, threshold: Tensor, ceiling: Tensor) -> None:
     """Replace what the network computes with by the hidden values of all weights, in place."""
     shown = wide(weight)
-    size = (shown.square().square_() + threshold**4).sqrt_().sqrt_()
+    size = (shown.square().square_() + threshold.square().square()).sqrt_().sqrt_()
     weight.copy_(torch.where((shown != 0) & kept(mask), size.copysign_(shown), wide(values)))
 
 
@@ -144,7 +144,7 @@ def leave(weight: Tensor, mask: Tensor, values: Tensor, threshold: Tensor, ceili
     large. With it, they come back with a small value, and the network reacts.
     """
     full = wide(weight)
-    size = (full.square().square_() - threshold**4).clamp_min_(0).sqrt_().sqrt_()
+    size = (full.square().square_() - threshold.square().square()).clamp_min_(0).sqrt_().sqrt_()
     shown = masked(size.copysign_(full).to(weight.dtype), mask)
     limited = torch.maximum(torch.minimum(full, ceiling), -ceiling)
     values.copy_(torch.where(shown == 0, torch.where(kept(mask), full, limited), 0))
@@ -163,6 +163,11 @@ def limit_gradient(weight: Tensor, grad: Tensor, mask: Tensor, factor: Tensor, t
     """
     scaled = restored(wide(grad), mask, factor)
     shorten(grad, scaled, _squares(wide(weight)).sqrt(), _squares(scaled).sqrt(), trust)
+
+
+def scale_pruned(grad: Tensor, mask: Tensor, factor: Tensor) -> None:
+    """Multiply the gradient of pruned weights with a factor."""
+    grad.copy_(restored(wide(grad), mask, factor))
 
 
 def shorten(grad: Tensor, scaled: Tensor, size: Tensor, length: Tensor, trust: Tensor) -> None:
@@ -219,19 +224,27 @@ class Hidden(Form):
 
     def _limit(self, work: Work, group: Group, grads: Tensor, scale: Tensor | float) -> None:
         numbers, rate = work.kernels.number, self.chances.rate
-        factors = [numbers(rate * work.gradients.factor(weight), grads.device) for weight in group.weights]
+        factors = {weight: work.gradients.factor(weight) for weight in group.weights}
         trust = numbers(self.chances.trust, grads.device)
         trust = trust * (scale.to(grads.device) if isinstance(scale, Tensor) else scale)
-        view, factor = group.weights[0].view, group.spread(factors)
+        view = group.weights[0].view
+        if len(set(factors.values())) == 1:
+            factor = numbers(rate * factors[group.weights[0]], grads.device)
+        else:  # some gradients were set without a backward pass
+            factor = group.spread([numbers(rate * each, grads.device) for each in factors.values()])
         if view.spread:
             _limit_shard(group, grads, factor, trust, view)
         elif isinstance(group, Gathered):
-            group.load()
-            scaled = restored(wide(grads), group.mask, factor)
-            size, length = (group.sums_of_units(wide(each).square()).sqrt() for each in (group.values, scaled))
-            work.kernels.run(shorten, group, grads, scaled, size, length, trust)
+            self._limit_gathered(work, group, grads, factor, trust)
         else:
             work.kernels.run(limit_gradient, group, group.values, grads, group.mask, factor, trust)
+
+    def _limit_gathered(self, work: Work, group: Gathered, grads: Tensor, factor: Tensor, trust: Tensor) -> None:
+        """`limit_gradient` for several weights: their units do not follow the rows of the group."""
+        group.load()
+        work.kernels.run(scale_pruned, group, grads, group.mask, factor)
+        size, length = (group.sums_of_units(wide(each).square()) for each in (group.values, grads))
+        work.kernels.run(shorten, group, grads, grads, size.sqrt_(), length.sqrt_(), trust)
 
     def plan(self, prunings: Sequence[Pruning], steps: int) -> list[Pruning]:
         extended = self.chances.extend(prunings, steps)

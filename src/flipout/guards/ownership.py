@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import is_
 
 import torch
 from torch import Tensor
@@ -20,30 +21,37 @@ class Ownership(Guard):
     """
 
     def __init__(self, weights: Sequence[Weight], optimizer: torch.optim.Optimizer) -> None:
-        self._optimizer = optimizer
-        self._attributes = [(weight, weight.name.rpartition(".")[2]) for weight in weights]
-        self._places = {weight.name: (0, 0) for weight in weights}
+        self._optimizer, self._weights = optimizer, weights
+        self._parameters = [weight.parameter for weight in weights]
+        self._attributes = [(weight.module._parameters, weight.name.rpartition(".")[2]) for weight in weights]
+        self._places = [(0, 0)] * len(weights)
 
     def before_step(self, pruner: Host) -> None:
-        for weight, attribute in self._attributes:
-            if not _is_weight(weight.module._parameters.get(attribute), weight):
-                raise RuntimeError(_replaced(weight.name))
-            if not self._is_at(weight, self._places[weight.name]):
-                self._places[weight.name] = self._find(weight)
-            if weight.parameter.grad is not None and weight.parameter.grad.layout != torch.strided:
+        held = [holders.get(attribute) for holders, attribute in self._attributes]
+        if not all(map(is_, held, self._parameters)):
+            for weight, tensor in zip(self._weights, held, strict=True):
+                if not _is_weight(tensor, weight):
+                    raise RuntimeError(_replaced(weight.name))
+        if not self._in_place():
+            self._places = [self._find(weight) for weight in self._weights]
+        for weight in self._weights:
+            grad = weight.parameter.grad
+            if grad is not None and grad.layout is not torch.strided:
                 raise ValueError(f"{weight.name} has a sparse gradient: use sparse=False there, or exclude= it")
         if is_checked(pruner):
             tensors = named_tensors(pruner.model)  # under their names: this also finds replaced modules
-            for weight, _ in self._attributes:
+            for weight in self._weights:
                 if not _is_weight(tensors.get(weight.name), weight):
                     raise RuntimeError(_replaced(weight.name))
 
-    def _is_at(self, weight: Weight, place: tuple[int, int]) -> bool:
-        group, position = place
+    def _in_place(self) -> bool:
+        """Whether the optimizer holds every parameter where it was found."""
+        groups = self._optimizer.param_groups
         try:
-            return self._optimizer.param_groups[group]["params"][position] is weight.parameter
+            held = [groups[group]["params"][position] for group, position in self._places]
         except IndexError:
             return False
+        return all(map(is_, held, self._parameters))
 
     def _find(self, weight: Weight) -> tuple[int, int]:
         for number, group in enumerate(self._optimizer.param_groups):

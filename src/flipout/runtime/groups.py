@@ -14,12 +14,18 @@ from functools import cache, cached_property
 import torch
 from torch import Tensor
 
-from ..numerics import BLOCK, rows_at_once
+from ..numerics import rows_at_once, zero_all_pruned, zero_pruned
 from ..views import Listed
 from ..weights import Weight
 
 SMALL = 1 << 15
 """Weights of up to this many elements are gathered. (Copying more takes longer than the calls that it saves.)"""
+
+LARGE = 1 << 20
+"""A group of gathered weights has at most this many elements, because they are copied."""
+
+ROW = 256
+"""The length of the rows of gathered weights."""
 
 
 class Group:
@@ -70,6 +76,14 @@ class Group:
     def store_grads(self, grads: Tensor) -> None:
         """Write the gradients back."""
 
+    def zero(self) -> None:
+        """Zero the pruned weights where they are, without `load` and `store`."""
+        raise NotImplementedError
+
+    def zero_grads(self) -> None:
+        """Zero the gradients of pruned weights where they are."""
+        raise NotImplementedError
+
     def adopt(self, holders: Sequence[MutableMapping[str, Tensor]], key: str) -> Tensor:
         """A tensor of each weight, `holders[i][key]`, in the layout of `values`, sharing memory from now on.
 
@@ -81,8 +95,8 @@ class Group:
         """One number for each weight, in a shape that is broadcast over the elements of that weight."""
         raise NotImplementedError
 
-    def sums(self, elements: Tensor) -> Tensor:
-        """The sum of the elements of each weight."""
+    def sums_of_rows(self, rows: Tensor) -> Tensor:
+        """The sum of the rows of each weight, from one number for each row of `values`."""
         raise NotImplementedError
 
     def sums_of_units(self, elements: Tensor) -> Tensor:
@@ -127,6 +141,13 @@ class Alone(Group):
         grad = self.weights[0].grad
         return None if grad is None else self.like(grad)
 
+    def zero(self) -> None:
+        zero_pruned(self.values, self.mask)
+
+    def zero_grads(self) -> None:
+        if (grad := self.weights[0].grad) is not None:
+            zero_pruned(grad, self.weights[0].bytes)
+
     def adopt(self, holders: Sequence[MutableMapping[str, Tensor]], key: str) -> Tensor:
         tensor = holders[0][key]
         return self.like(tensor) if tensor.ndim else tensor
@@ -134,8 +155,8 @@ class Alone(Group):
     def spread(self, numbers: Tensor | Sequence[Tensor]) -> Tensor:
         return numbers[0]
 
-    def sums(self, elements: Tensor) -> Tensor:
-        return elements.sum().view(1)
+    def sums_of_rows(self, rows: Tensor) -> Tensor:
+        return rows.sum().view(1)
 
     def sums_of_units(self, elements: Tensor) -> Tensor:
         return elements.sum(tuple(range(1, elements.ndim)), keepdim=True)
@@ -151,35 +172,46 @@ class Alone(Group):
 
 
 class Gathered(Group):
-    """Several weights in one buffer of one row; also a weight whose elements are not in one tensor."""
+    """Several weights in one buffer; also a weight whose elements are not in one tensor.
+
+    The buffer is a matrix of short rows. Each weight starts with a row of its own, and its last row is filled up with
+    zeros that count as kept. So a number for each weight is a number for each of its rows, and its sum is the sum of
+    the sums of its rows.
+    """
 
     def __init__(self, weights: Sequence[Weight]) -> None:
         self.weights = weights
         locals_ = [weight.local.data for weight in weights]
-        self._sizes = [local.numel() for local in locals_]
+        device, dtype = locals_[0].device, locals_[0].dtype
         self._pointers = [weight.parameter.data_ptr() for weight in weights]
         self._direct = all(weight.view.direct for weight in weights)
-        self._flat = [local.view(-1) for local in locals_] if self._direct else []
-        self.values = torch.cat([local.reshape(-1) for local in locals_]).view(1, -1)
-        self._segments = self.values.view(-1).split(self._sizes)  # type: ignore[no-untyped-call]
-        device = self.values.device
-        lengths = torch.tensor(self._sizes, device="cpu")
-        self._owners = torch.repeat_interleave(torch.arange(len(weights)), lengths).to(device)
-        self._lengths = lengths.to(device)
-        self.mask = self._joined([weight.bytes for weight in weights])
-        for weight, mask in zip(weights, self._views(self.mask.view(torch.bool)), strict=True):
+        self._sources = locals_ if self._direct else []
+        rows = torch.tensor([-(-local.numel() // ROW) for local in locals_], device="cpu")
+        self._starts = [ROW * int(start) for start in rows.cumsum(0) - rows]
+        self._shapes = [local.shape for local in locals_]
+        self._owners = torch.repeat_interleave(torch.arange(len(weights)), rows).to(device)  # of each row
+        self._rows = rows.to(device)
+        self.values, self._grads = (torch.zeros(len(self._owners), ROW, dtype=dtype, device=device) for _ in range(2))
+        self._own_values, self._own_grads = self._views(self.values), self._views(self._grads)
+        self.mask = self._joined([weight.bytes for weight in weights], fill=1)
+        self._masks = self._views(self.mask.view(torch.bool))
+        for weight, mask in zip(weights, self._masks, strict=True):
             weight.mask = mask
-        self.blocks = [slice(0, 1)]
-        self.kind = (self.values.dtype, device.type, "gathered", min(self.values.numel(), 2))
+        step = rows_at_once(self.values)
+        self.blocks = [slice(start, start + step) for start in range(0, len(self.values), step)]
+        self.kind = (dtype, device.type, "gathered", min(len(self.values), 2))
         self._adopted: dict[tuple[int, str], Tensor] = {}
-        self._units: tuple[Tensor, Tensor] | None = None
-        self._grads: list[Tensor | None] = []
+        self._loaded: list[tuple[Weight, Tensor, Tensor]] = []
 
     @cached_property
     def numbering(self) -> tuple[Tensor, Tensor]:
         device = self.values.device
-        offsets = torch.cat([_wrapped_numbers(weight) for weight in self.weights]).to(device).view(1, -1)
-        return torch.zeros(1, 1, dtype=torch.int32, device=device), offsets
+        if all(weight.view.positions.whole for weight in self.weights):
+            first = torch.tensor(self._starts, device="cpu").to(device).index_select(0, self._owners)
+            starts = torch.arange(len(self.values), device=device) * ROW - first
+            return starts.to(torch.int32).view(-1, 1), numbers(ROW, device)
+        offsets = self._joined([_wrapped_numbers(weight).to(device) for weight in self.weights])
+        return torch.zeros(len(self.values), 1, dtype=torch.int32, device=device), offsets
 
     def valid(self) -> bool:
         return self._pointers == [weight.parameter.data_ptr() for weight in self.weights] and (
@@ -187,72 +219,102 @@ class Gathered(Group):
         )
 
     def load(self) -> None:
-        sources = self._flat if self._direct else [weight.local.data.reshape(-1) for weight in self.weights]
-        torch.cat(sources, out=self.values.view(-1))
+        torch._foreach_copy_(self._own_values, self._sources or [weight.local.data for weight in self.weights])
 
     def store(self) -> None:
         if self._direct:
-            torch._foreach_copy_(self._flat, self._segments)
+            torch._foreach_copy_(self._sources, self._own_values)
         else:
-            for weight, segment in zip(self.weights, self._segments, strict=True):
-                weight.view.put(weight.parameter, segment.view(weight.mask.shape))
+            for weight, own in zip(self.weights, self._own_values, strict=True):
+                weight.view.put(weight.parameter, own)
+
+    def zero(self) -> None:
+        if self._direct:
+            zero_all_pruned(self._sources, self._masks)
+        else:
+            self.load()
+            zero_pruned(self.values, self.mask)
+            self.store()
+
+    def zero_grads(self) -> None:
+        if not self._direct:
+            if (grads := self.load_grads()) is not None:
+                zero_pruned(grads, self.mask)
+                self.store_grads(grads)
+            return
+        pairs = [(w.parameter.grad, mask) for w, mask in zip(self.weights, self._masks, strict=True)]
+        zero_all_pruned(
+            [grad for grad, _ in pairs if grad is not None], [mask for grad, mask in pairs if grad is not None]
+        )
 
     def load_grads(self) -> Tensor | None:
-        self._grads = [weight.grad for weight in self.weights]
-        if all(grad is None for grad in self._grads):
-            return None
-        flat = [
-            local.new_zeros(size) if grad is None else grad.reshape(-1)
-            for grad, size, local in zip(self._grads, self._sizes, self._segments, strict=True)
+        grads = [weight.grad for weight in self.weights]
+        self._loaded = [
+            (weight, grad, own)
+            for weight, grad, own in zip(self.weights, grads, self._own_grads, strict=True)
+            if grad is not None
         ]
-        return torch.cat(flat).view(1, -1)
+        if not self._loaded:
+            return None
+        if len(self._loaded) < len(self.weights):
+            self._grads.zero_()
+        torch._foreach_copy_([own for _, _, own in self._loaded], [grad for _, grad, _ in self._loaded])
+        return self._grads
 
     def store_grads(self, grads: Tensor) -> None:
-        segments = grads.view(-1).split(self._sizes)  # type: ignore[no-untyped-call]
-        pairs = [(w, g, s) for w, g, s in zip(self.weights, self._grads, segments, strict=True) if g is not None]
         if self._direct:
-            torch._foreach_copy_([g for _, g, _ in pairs], [s.view(g.shape) for _, g, s in pairs])
+            torch._foreach_copy_([grad for _, grad, _ in self._loaded], [own for _, _, own in self._loaded])
         else:
-            for weight, grad, segment in pairs:
-                weight.view.put_grad(weight.parameter, segment.view(grad.shape))
-        self._grads = []
+            for weight, _, own in self._loaded:
+                weight.view.put_grad(weight.parameter, own)
+        self._loaded = []
 
     def adopt(self, holders: Sequence[MutableMapping[str, Tensor]], key: str) -> Tensor:
         place = id(holders[0]), key
         if place not in self._adopted:
             tensors = [holder[key] for holder in holders]
             joined = torch.stack(tensors) if not tensors[0].ndim else self._joined(tensors)
-            views = list(joined) if not tensors[0].ndim else self._views(joined)
-            for holder, view in zip(holders, views, strict=True):
+            for holder, view in zip(holders, joined if joined.ndim == 1 else self._views(joined), strict=True):
                 holder[key] = view
             self._adopted[place] = joined
         joined = self._adopted[place]
-        return joined if joined.ndim == 2 else joined.index_select(0, self._owners).view(1, -1)
+        return self.spread(joined) if joined.ndim == 1 else joined
 
     def spread(self, numbers: Tensor | Sequence[Tensor]) -> Tensor:
         joined = numbers if isinstance(numbers, Tensor) else torch.stack(list(numbers))
-        return joined.index_select(0, self._owners).view(1, -1)
+        return joined.index_select(0, self._owners).view(-1, 1)
 
-    def sums(self, elements: Tensor) -> Tensor:
-        return torch.segment_reduce(elements.view(-1), "sum", lengths=self._lengths)
+    def sums_of_rows(self, rows: Tensor) -> Tensor:
+        return torch.segment_reduce(rows, "sum", lengths=self._rows)
 
     def sums_of_units(self, elements: Tensor) -> Tensor:
-        if self._units is None:
-            widths = [
-                width for weight in self.weights for width in [_width(weight)] * (weight.mask.numel() // _width(weight))
-            ]
-            lengths = torch.tensor(widths, device="cpu")
-            owners = torch.repeat_interleave(torch.arange(len(widths)), lengths)
-            self._units = lengths.to(elements.device), owners.to(elements.device)
         lengths, owners = self._units
-        return torch.segment_reduce(elements.view(-1), "sum", lengths=lengths).index_select(0, owners).view(1, -1)
+        return torch.segment_reduce(elements.view(-1), "sum", lengths=lengths).index_select(0, owners).view_as(elements)
 
-    def _joined(self, tensors: Sequence[Tensor]) -> Tensor:
-        return torch.cat([tensor.reshape(-1) for tensor in tensors]).view(1, -1)
+    @cached_property
+    def _units(self) -> tuple[Tensor, Tensor]:
+        """The length of each unit, the zeros behind a weight being one, and the unit of each element."""
+        lengths: list[int] = []
+        for weight, start, end in zip(
+            self.weights, self._starts, [*self._starts[1:], self.values.numel()], strict=True
+        ):
+            size, width = weight.mask.numel(), _width(weight)
+            lengths += [*[width] * (size // width), end - start - size]
+        owners = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths, device="cpu"))
+        return torch.tensor(lengths, device="cpu").to(self.values.device), owners.to(self.values.device)
+
+    def _joined(self, tensors: Sequence[Tensor], fill: int = 0) -> Tensor:
+        """Tensors of the weights in the layout of `values`."""
+        first = tensors[0]
+        joined = torch.full(self.values.shape, fill, dtype=first.dtype, device=first.device)
+        torch._foreach_copy_(self._views(joined), list(tensors))
+        return joined
 
     def _views(self, joined: Tensor) -> list[Tensor]:
-        segments = joined.view(-1).split(self._sizes)  # type: ignore[no-untyped-call]
-        return [segment.view(weight.mask.shape) for segment, weight in zip(segments, self.weights, strict=True)]
+        """The elements of each weight."""
+        flat = joined.view(-1)
+        pairs = zip(self._starts, self._shapes, strict=True)
+        return [flat[start : start + shape.numel()].view(shape) for start, shape in pairs]
 
 
 class Groups:
@@ -287,7 +349,7 @@ class Groups:
             else:
                 kind = local.dtype, local.device
                 together = open_sets.get(kind)
-                if together is None or sum(one.mask.numel() for one in together) + local.numel() > BLOCK:
+                if together is None or sum(one.mask.numel() for one in together) + local.numel() > LARGE:
                     together = open_sets[kind] = []
                     sets.append((True, together))
                 together.append(weight)

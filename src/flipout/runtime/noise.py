@@ -117,7 +117,7 @@ def add_noise(
         run = compiled(perturb, *group.kind, noise.relative_to, pruned)
         run(group.values, grads, group.mask, starts, offsets, *keys[0], size, noise.relative_to, pruned)
         return
-    sigma = group.spread(size * deviations(noise, group, grads))
+    sigma = group.spread(size * deviations(noise, kernels, group, grads))
     if isinstance(group, Gathered):
         factor, addend = (
             group.spread(torch.tensor(numbers, dtype=torch.int32).to(grads.device))
@@ -130,19 +130,28 @@ def add_noise(
         perturb_by(grads[block], group.mask[block], starts[block], offsets, *keys[0], sigma, pruned)
 
 
-def deviations(noise: GradientNoise, group: Group, grads: Tensor) -> Tensor:
+def deviations(noise: GradientNoise, kernels: Kernels, group: Group, grads: Tensor) -> Tensor:
     """`sigma = ||m * g|| / sqrt(d)`, or `||theta|| / sqrt(d)` (Eq. 3c), of each weight, over all ranks that hold some.
 
     `d` counts all elements of the original tensor. What is not here and on no other rank is 0.
     """
-    relative = masked(wide(group.values if noise.relative_to == "weight" else grads), group.mask).square()
-    views = [weight.view for weight in group.weights]
-    if (
-        views[0].key is not None
-    ):  # one shard: in float64, because ranks add up their sums in another order than one would
-        total = views[0].sum(relative.double().sum()).view(1)
-        return (total / views[0].size).sqrt().to(relative.dtype)
-    return (group.sums(relative) / group.sizes.to(relative.dtype)).sqrt()
+    relative, view = group.values if noise.relative_to == "weight" else grads, group.weights[0].view
+    if view.key is not None:  # a shard: in float64, because ranks add up their sums in another order than one would
+        total = view.sum(masked(wide(relative), group.mask).square().double().sum()).view(1)
+        return (total / view.size).sqrt().to(wide(relative).dtype)
+    if isinstance(group, Alone):
+        squares = masked(wide(relative), group.mask).square().sum().view(1)
+    elif kernels.compiles(squares_of_rows, group):
+        squares = group.sums_of_rows(compiled(squares_of_rows, *group.kind)(relative, group.mask))
+    else:
+        rows = [squares_of_rows(relative[block], group.mask[block]) for block in group.blocks]
+        squares = group.sums_of_rows(torch.cat(rows))
+    return (squares / group.sizes.to(squares.dtype)).sqrt()
+
+
+def squares_of_rows(relative: Tensor, mask: Tensor) -> Tensor:
+    """The sum of the squares of what is kept in each row."""
+    return masked(wide(relative), mask).square().sum(1)
 
 
 def perturb(

@@ -77,7 +77,7 @@ class Statistics(Mapping[str, dict[str, Tensor]]):
 
     def before(self, gradients: Gradients, scale: Tensor | float, learns_pruned: Callable[[Weight], bool]) -> None:
         """Called before an update. The parameters hold what is trained."""
-        for weight in self._weights:
+        for weight in self._weights if self._compares else ():
             if weight.view.version(weight.parameter) != weight.settled_version:
                 for statistic in weight.statistics.values():
                     statistic.changed(weight.local)
@@ -102,8 +102,13 @@ class Statistics(Mapping[str, dict[str, Tensor]]):
     def settled(self, step: int) -> None:
         """Called when pruned weights are zero again, after an update that counts as `step`."""
         self._step = step
-        for weight in self._weights:
+        for weight in self._weights if self._compares else ():
             weight.settled_version = weight.view.version(weight.parameter)
+
+    @property
+    def _compares(self) -> bool:
+        """Whether a statistic wants to know of changes that are not steps."""
+        return any(cls.changed is not Statistic.changed for _, cls in self._kinds())
 
     def learn_pruned(self, finished: bool) -> bool:
         """Whether a statistic needs the gradients of pruned weights."""
