@@ -10,11 +10,9 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
-from torch.optim.swa_utils import AveragedModel
 
 from .hidden_values import HiddenValues
-from .layer_channels import ChannelTally, channels_of
-from .layer_kinds import adapter_paths, is_adapter, is_weight, refusal
+from .modules import ChannelTally, adapter_paths, channels_of, is_adapter, is_weight, plain_name, refusal, unwrapped
 from .numerics import zero_pruned
 from .positions import Positions
 from .selection.across_ranks import total_counts
@@ -204,13 +202,6 @@ def excluded_numbers(every: list[Candidate], exclude: Patterns | None) -> set[in
     return {c.number for c in _matching(every, [] if exclude is None else _read(exclude, "exclude"), "exclude")}
 
 
-def named_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers by name, without the prefixes of `torch.compile` and data parallelism."""
-    inner = unwrapped(model)
-    tensors = [*inner.named_parameters(), *inner.named_buffers()]
-    return {plain_name(name): tensor for name, tensor in tensors}
-
-
 class Candidate(NamedTuple):
     """A parameter: its names, the modules that hold it, its number in the model, and what it is.
 
@@ -241,21 +232,6 @@ def candidates(model: nn.Module) -> Iterator[Candidate]:
         usual = all(is_weight(name, holder, modules) for name, holder in zip(own, holders, strict=True))
         adapter = any(is_adapter(name, added) for name in own)
         yield Candidate(own, holders, parameter, number, usual, adapter, refusal(own[0], holders[0], modules))
-
-
-def plain_name(name: str) -> str:
-    return name.replace("_orig_mod.", "")
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The module inside the wrappers of `torch.compile`, data parallelism and weight averaging."""
-    while True:
-        if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)):
-            model = model.module
-        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
-            model = inner
-        else:
-            return model
 
 
 def _read(patterns: Patterns, argument: str) -> Predicate | list[str]:

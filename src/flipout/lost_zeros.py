@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from .layers import named_tensors
+from .modules import named_tensors
 from .shards.local_tensors import local_of
 from .shards.matching import common_part
 from .warnings import LostZerosWarning

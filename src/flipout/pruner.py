@@ -15,8 +15,9 @@ from .events import Event, Progress, Selection, warn_of_dead_layer
 from .first_step import FirstStep
 from .granularity import Granularity, GranularityChoice, Reduction, as_granularity, units_for
 from .layer_coverage import warn_of_low_coverage
-from .layers import Layer, Patterns, find_layers, named_tensors, refuse_inference_mode
+from .layers import Layer, Patterns, find_layers, refuse_inference_mode
 from .lost_zeros import BETWEEN_STEPS, warn_at_the_end, warn_of_lost_zeros
+from .modules import named_tensors
 from .pruner_copy import REFUSAL, copy_together
 from .pruner_reading import Reading, StatisticMaker
 from .pruner_state import check_state, load_masks_and_statistics, save_state

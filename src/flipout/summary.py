@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .layer_kinds import is_transposed
 from .layers import Layer
+from .modules import is_transposed
 from .schedules import Pruning
 from .text_table import table
 

@@ -16,7 +16,7 @@ from ..graph.example_inputs import Example, as_example, inputs_like
 from ..graph.live_paths import count_effective
 from ..graph.model_copies import evaluation_copy
 from ..graph.tracing_errors import first_line
-from ..layers import unwrapped
+from ..modules import unwrapped
 from .activation_memory import peak_activation_bytes
 from .compaction import compact_copy
 from .effective_sparsity import weights_to_count

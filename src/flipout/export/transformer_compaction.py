@@ -18,7 +18,7 @@ from ..graph.equivalence import EquivalenceCheck
 from ..graph.model_copies import independent_copy
 from ..graph.tracing_errors import UnsupportedNetworkError
 from ..graph.transformer_blocks import FeatureSet, feature_sets
-from ..layer_kinds import is_transposed
+from ..modules import is_transposed
 
 HEAD_COUNTS = ("num_attention_heads", "num_heads", "num_key_value_heads")
 WIDTHS = ("all_head_size", "split_size")

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.modules.conv import _ConvTransposeNd
 
-from ..layer_kinds import is_transposed
 from ..layers import Layer
+from ..modules import is_transposed
 from .granularity_setting import Granularity, Reduction, accurate, reduce_scores
 
 

@@ -12,8 +12,8 @@ from torch.nn.modules.conv import _ConvTransposeNd
 
 from ..graph.channel_ties import FIXED, ChannelTies, LayerChannels, channel_ties
 from ..graph.transformer_blocks import FeatureSet, feature_sets
-from ..layer_kinds import is_transposed
 from ..layers import Layer
+from ..modules import is_transposed
 from .granularity_setting import Reduction, accurate
 
 

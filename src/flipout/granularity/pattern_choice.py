@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn.modules.conv import _ConvTransposeNd
 
 from ..events import Selection
-from ..layer_kinds import is_transposed
 from ..layers import Layer
+from ..modules import is_transposed
 from ..schedules import Pruning
 from .granularity_setting import Granularity, accurate
 from .unit_choice import UnitChoice, as_selection

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, fx, nn
 
-from ..layers import unwrapped
+from ..modules import unwrapped
 from .live_masks import first_names
 from .live_paths import AnalyzedNetwork, analyze_network
 from .rules.base_rules import ChannelwiseRule, Rule

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvTransposeNd
 
-from ..layers import plain_name, unwrapped
+from ..modules import plain_name, unwrapped
 from .analysis import ChannelAnalysis
 from .channels import Channels
 from .live_paths import analyze_network

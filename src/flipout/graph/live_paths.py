@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from ..layers import plain_name, unwrapped
+from ..modules import plain_name, unwrapped
 from .analysis import ChannelAnalysis, analyze
 from .example_inputs import Example, as_example
 from .prunable_weights import PrunableWeight, prunable_weights

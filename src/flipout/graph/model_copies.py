@@ -6,7 +6,7 @@ import copy
 
 from torch import fx, nn
 
-from ..layers import unwrapped
+from ..modules import unwrapped
 from .tracing_errors import first_line
 from .unsupported_models import refuse_unsupported
 

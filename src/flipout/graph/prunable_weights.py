@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils.parametrize import ParametrizationList
 
-from ..layers import plain_name, unwrapped
+from ..modules import plain_name, unwrapped
 
 
 @dataclass(frozen=True)

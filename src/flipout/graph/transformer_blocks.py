@@ -14,8 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..layer_kinds import is_transposed
-from ..layers import unwrapped
+from ..modules import is_transposed, unwrapped
 
 QUERY_KEY_VALUE = (("query", "key", "value"), ("q_proj", "k_proj", "v_proj"), ("q_lin", "k_lin", "v_lin"))
 FUSED = ("c_attn", "c_proj")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import criteria
-from ..layers import named_tensors
+from ..modules import named_tensors
 from ..pruner import Pruner
 from ..schedules import Geometric, Pruning
 from .options import InSteps, Options

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from ..layers import unwrapped
+from ..modules import unwrapped
 
 EXAMPLES = 2
 """How many examples of a batch are kept."""

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from ..layers import Layer, named_tensors, unwrapped
+from ..layers import Layer
+from ..modules import named_tensors, unwrapped
 from ..positions import ListedPositions, Positions
 from .companions import Companion, companions
 from .parked_weights import park, unpark

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from ..graph.example_inputs import Example, as_example
 from ..graph.removable_channels import Remainder, RemovableChannels
 from ..graph.tracing_errors import UnsupportedNetworkError
-from ..layers import Layer, named_tensors, unwrapped
+from ..layers import Layer
+from ..modules import named_tensors, unwrapped
 from ..positions import Positions
 from ..pruning_event import PruningEvent
 from ..runtime import attachments

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..criteria import is_elementwise
-from ..layers import named_tensors
+from ..modules import named_tensors
 from ..runtime import attachments
 from ..runtime.hooks import StepHooks
 from ..shards.local_tensors import is_sharded

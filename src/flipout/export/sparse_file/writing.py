@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ...atomic_files import replacing
 from ...graph.unsupported_models import quantized_entry
-from ...layers import unwrapped
+from ...modules import unwrapped
 from .file_index import DTYPE_NAMES
 from .file_layout import FORMAT, VERSION, as_byte_tensor, as_words, checksum
 from .positions_coding import best_low, encode_gaps, gap_bytes, mask_bytes, pack

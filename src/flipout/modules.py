@@ -1,17 +1,42 @@
-"""Which parameters are pruned by default: the matrix of a linear layer or a convolution, in the forms it comes in."""
+"""The modules of a model: their plain names, which of them hold a weight to prune, and the channels of that weight."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from torch import nn
-from torch.nn.modules.conv import _ConvNd
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.parametrize import ParametrizationList
+from torch.optim.swa_utils import AveragedModel
 
 LORA = frozenset({"lora_A", "lora_B"})
 """Parts of the names of LoRA adapters, in PEFT and elsewhere."""
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The module inside the wrappers of `torch.compile`, data parallelism and weight averaging."""
+    while True:
+        if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)):
+            model = model.module
+        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+            model = inner
+        else:
+            return model
+
+
+def plain_name(name: str) -> str:
+    """The name of a module or a tensor without the prefixes of `torch.compile`."""
+    return name.replace("_orig_mod.", "")
+
+
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name, without the prefixes of `torch.compile` and data parallelism."""
+    inner = unwrapped(model)
+    tensors = [*inner.named_parameters(), *inner.named_buffers()]
+    return {plain_name(name): tensor for name, tensor in tensors}
 
 
 def is_transposed(module: nn.Module) -> bool:
@@ -98,3 +123,25 @@ def is_adapter(name: str, paths: frozenset[str]) -> bool:
     """Whether a parameter belongs to an adapter. Adapters are small, and start with zeros that have to be trained."""
     parts = name.split(".")
     return not LORA.isdisjoint(parts) or any(".".join(parts[:end]) in paths for end in range(1, len(parts)))
+
+
+class ChannelTally(NamedTuple):
+    """How many input and output channels a weight has, and how many of them are dead. None if it has no channels."""
+
+    dead_inputs: int | None = None
+    inputs: int | None = None
+    dead_outputs: int | None = None
+    outputs: int | None = None
+
+
+def channels_of(mask: Tensor, module: nn.Module) -> ChannelTally:
+    """Count the channels of a whole weight, from its mask. A bias and an embedding have none."""
+    convolution = isinstance(module, _ConvNd)
+    if not mask.numel() or not (convolution or (mask.ndim == 2 and not isinstance(module, nn.Embedding))):
+        return ChannelTally()
+    groups = module.groups if isinstance(module, _ConvNd) else 1
+    alive = mask.reshape(groups, mask.shape[0] // groups, mask.shape[1], -1).any(-1)
+    if is_transposed(module) or isinstance(module, _ConvTransposeNd):  # stored with the input channels first
+        alive = alive.transpose(1, 2)
+    reached, read = alive.any(2), alive.any(1)
+    return ChannelTally(int((~read).sum()), read.numel(), int((~reached).sum()), reached.numel())
