@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .graph.live_masks import LivePaths
-from .graph.tracing_errors import UnsupportedNetworkError
+from .graph.copies import UnsupportedNetworkError
+from .graph.live_paths import LivePaths
 from .layers import Layer
 from .runtime.example_call import ExampleCall
 from .warnings import DeadFirstWarning

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from flipout.graph.live_masks import LivePaths
-from flipout.graph.live_paths import effective_weights
-from flipout.graph.tracing_errors import UnsupportedNetworkError
+from flipout.graph.copies import UnsupportedNetworkError
+from flipout.graph.live_paths import LivePaths, effective_weights
 from flipout.lab.models import build
 from tests.graph.networks import BLOCKS, UNDERSTOOD
 from tests.graph.path_search import live_weights, smooth_network

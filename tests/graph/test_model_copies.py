@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from flipout.export import accelerate, compact
-from flipout.graph.model_copies import independent_copy, without_printed_errors
+from flipout.graph.copies import independent_copy, without_printed_errors
 
 
 class FixedBatch(nn.Module):

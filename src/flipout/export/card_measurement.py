@@ -12,10 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..graph.example_inputs import Example, as_example, inputs_like
+from ..graph.comparison import Example, as_example, inputs_like
+from ..graph.copies import evaluation_copy, first_line
 from ..graph.live_paths import count_effective
-from ..graph.model_copies import evaluation_copy
-from ..graph.tracing_errors import first_line
 from ..modules import unwrapped
 from .activation_memory import peak_activation_bytes
 from .compaction import compact_copy

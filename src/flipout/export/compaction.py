@@ -12,12 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from ..graph.analysis import analyze
-from ..graph.equivalence import EquivalenceCheck
-from ..graph.example_inputs import Example, as_example
-from ..graph.model_copies import evaluation_copy, independent_copy
+from ..graph.comparison import EquivalenceCheck, Example, as_example
+from ..graph.copies import UnsupportedNetworkError, evaluation_copy, first_line, independent_copy
 from ..graph.rebuild import GraphBuilder
 from ..graph.tracing import trace, values_for_one_example
-from ..graph.tracing_errors import UnsupportedNetworkError, first_line
 from .compaction_report import report_changes
 from .model_attributes import attach_attributes
 from .transformer_compaction import compact_transformer

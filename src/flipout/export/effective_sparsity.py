@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 
-from ..graph.example_inputs import Example, as_example
-from ..graph.live_paths import EffectiveWeights, count_effective
-from ..graph.prunable_weights import PrunableWeight, prunable_weights
+from ..graph.comparison import Example, as_example
+from ..graph.live_paths import EffectiveWeights, count_effective, prunable_weights
 from ..runtime.attachments import layer_of
 
 
@@ -23,6 +22,6 @@ def effective_weights(model: nn.Module, example_input: Example) -> EffectiveWeig
     return count_effective(model, as_example(example_input), weights_to_count(model))
 
 
-def weights_to_count(model: nn.Module) -> list[PrunableWeight]:
+def weights_to_count(model: nn.Module) -> dict[tuple[str, ...], Tensor]:
     """Return the weights that count as prunable; all that an attached pruner prunes are among them."""
     return prunable_weights(model, lambda weight: layer_of(weight) is not None)

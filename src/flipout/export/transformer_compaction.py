@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..graph.equivalence import EquivalenceCheck
-from ..graph.model_copies import independent_copy
-from ..graph.tracing_errors import UnsupportedNetworkError
+from ..graph.comparison import EquivalenceCheck
+from ..graph.copies import UnsupportedNetworkError, independent_copy
 from ..graph.transformer_blocks import FeatureSet, feature_sets
 from ..modules import is_transposed
 

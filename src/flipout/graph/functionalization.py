@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 
 from . import operations
-from .tracing_errors import UnsupportedNetworkError
+from .copies import UnsupportedNetworkError
 
 OUT_OF_PLACE = {
     operator.iadd: operator.add,

@@ -12,11 +12,9 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, fx, nn
 
-from ..runtime.example_call import InputHook
+from .channels import INSERTED_MODULES
+from .copies import UnsupportedNetworkError, evaluation_copy, first_line, has_hooks, independent_copy
 from .functionalization import InPlaceProxy, make_functional
-from .inserted_modules import INSERTED_MODULES
-from .model_copies import evaluation_copy, independent_copy
-from .tracing_errors import UnsupportedNetworkError, first_line
 
 Recorded = TypeVar("Recorded")
 ABOUT_SIZES = "about sizes"  # a key in `fx.Node.meta`
@@ -89,12 +87,6 @@ def values_for_one_example(traced: TracedNetwork, example: tuple[Tensor, ...]) -
     except Exception as error:  # the user's code may raise any error
         raise UnsupportedNetworkError(f"the network does not run in float64 ({first_line(error)})") from error
     return {node: tensor for node, tensor in found.items() if tensor is not None}
-
-
-def has_hooks(module: nn.Module) -> bool:
-    """Return whether hooks may change the inputs or outputs of a module."""
-    changing = [hook for hook in module._forward_pre_hooks.values() if not isinstance(hook, InputHook)]
-    return bool(module._forward_hooks or changing)
 
 
 @torch.no_grad()

@@ -66,6 +66,9 @@ class ExampleCall:
 class InputHook:
     """A forward pre-hook that notes the inputs of a call. It never changes them; a copy of it does nothing."""
 
+    only_reads = True
+    """The graph of a network is the same with this hook."""
+
     def __init__(self, call: ExampleCall | None = None) -> None:
         self._call = (lambda: None) if call is None else weakref.ref(call)
         self.handle: RemovableHandle | None = None

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from ..graph.example_inputs import Example, as_example
+from ..graph.comparison import Example, as_example
+from ..graph.copies import UnsupportedNetworkError
 from ..graph.removable_channels import Remainder, RemovableChannels
-from ..graph.tracing_errors import UnsupportedNetworkError
 from ..layers import Layer
 from ..modules import named_tensors, unwrapped
 from ..positions import Positions

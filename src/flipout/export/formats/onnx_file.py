@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ...atomic_files import replacing
-from ...graph.example_inputs import Example, as_example, inputs_like
-from ...graph.model_copies import evaluation_copy
-from ...graph.tracing_errors import first_line
+from ...graph.comparison import Example, as_example, inputs_like
+from ...graph.copies import evaluation_copy, first_line
 from .dynamic_batch import dynamic_batch_axes
 from .onnx_runtime import MISSING_PACKAGE, open_session, run_session
 from .quiet_exporter import silenced

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...graph.tracing_errors import first_line
+from ...graph.copies import first_line
 
 MISSING_PACKAGE = "ONNX needs onnx, onnxscript and onnxruntime ({} is missing): pip install 'flipout[export]'"
 

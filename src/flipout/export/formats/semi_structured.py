@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ...graph.model_copies import evaluation_copy
+from ...graph.copies import evaluation_copy
 from ...text_table import table
 
 SHAPES: dict[torch.dtype, tuple[int, int]] = {

@@ -7,8 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...graph.comparison import coarsest_epsilon, describe_difference, largest_difference
-from ...graph.example_inputs import inputs_like
+from ...graph.comparison import coarsest_epsilon, describe_difference, inputs_like, largest_difference
 
 OUTPUT_TOLERANCE = 1e-4
 """The largest difference that is accepted, relative to the size of the outputs."""

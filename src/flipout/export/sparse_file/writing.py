@@ -12,7 +12,7 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor, nn
 
 from ...atomic_files import replacing
-from ...graph.unsupported_models import quantized_entry
+from ...graph.copies import quantized_entry
 from ...modules import unwrapped
 from .file_index import DTYPE_NAMES
 from .file_layout import FORMAT, VERSION, as_byte_tensor, as_words, checksum

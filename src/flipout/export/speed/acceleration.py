@@ -11,10 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...graph.comparison import describe_difference
-from ...graph.example_inputs import Example, as_example, batch_size, inputs_like
-from ...graph.model_copies import evaluation_copy, independent_copy
-from ...graph.tracing_errors import first_line
+from ...graph.comparison import Example, as_example, batch_size, describe_difference, inputs_like
+from ...graph.copies import evaluation_copy, first_line, independent_copy
 from ..compaction import compact_copy
 from ..model_attributes import attach_attributes
 from .acceleration_choices import AccelerationChoice, AccelerationChoices, choose_form

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from ...graph.comparison import describe_difference
-from ...graph.model_copies import independent_copy
-from ...graph.tracing import has_hooks
+from ...graph.copies import has_hooks, independent_copy
 from .acceleration_choices import AccelerationChoice, AccelerationChoices, choose_form
 from .interleaved_timing import rotated, summarize_times, time_call
 from .sparse_layers import SparseLayer, sparse_forms

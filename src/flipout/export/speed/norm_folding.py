@@ -5,9 +5,8 @@ from __future__ import annotations
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from ...graph.model_copies import without_printed_errors
-from ...graph.tracing import has_hooks, trace
-from ...graph.tracing_errors import UnsupportedNetworkError
+from ...graph.copies import UnsupportedNetworkError, has_hooks, without_printed_errors
+from ...graph.tracing import trace
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)

@@ -9,11 +9,17 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, fx
 
-from ..calls import Call
-from ..channels import Channels, broadcast_channels, channel_positions, known_channels
-from ..inserted_modules import AddConstant, AddToChannels, ScatterChannels
-from .activations_and_pooling import recognize_activation_function
-from .base_rules import Rule
+from ..channels import (
+    AddConstant,
+    AddToChannels,
+    Channels,
+    ScatterChannels,
+    broadcast_channels,
+    channel_positions,
+    known_channels,
+)
+from .base import Call, Rule
+from .channelwise import recognize_activation
 
 if TYPE_CHECKING:
     from ..rebuild import GraphBuilder
@@ -137,7 +143,7 @@ def recognize_arithmetic(call: Call, *, kind: Arithmetic) -> Rule | None:
     """Recognize arithmetic of two tensors, or of a tensor and a number."""
     node, sources = call.node, call.sources
     if len(sources) != 2 or list(node.args) != sources or node.kwargs:
-        return recognize_activation_function(call)
+        return recognize_activation(call)
     shape, shapes = call.shapes[node], [call.shapes.get(source) for source in sources]
     axes = {call.channels[source].axis for source in sources} - {None}
     if len(axes) != 1 or any(other is None or len(other) != len(shape) for other in shapes):

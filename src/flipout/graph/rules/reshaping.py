@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx
 
-from ..calls import Call
 from ..channels import Channels, known_channels
-from .base_rules import ChannelwiseRule, Rule
+from .base import Call, ChannelwiseRule, Rule
 
 if TYPE_CHECKING:
     from ..rebuild import GraphBuilder
@@ -73,14 +72,14 @@ def recognize_flatten(call: Call) -> Rule | None:
 
 def recognize_reshape(call: Call) -> Rule | None:
     """Recognize a reshape that flattens all axes but the first, or that appends axes of size one."""
-    if not call.source_comes_first:
+    if not call.starts_with_source:
         return None
     return recognize_flatten(call) or _recognize_unsqueeze(call)
 
 
 def recognize_indexing(call: Call) -> Rule | None:
     """Recognize `x[:, :, None, None]` and the like."""
-    if not call.source_comes_first:
+    if not call.starts_with_source:
         return None
     index = call.node.args[1] if isinstance(call.node.args[1], tuple) else (call.node.args[1],)
     return _recognize_unsqueeze(call) if all(part in (None, ..., slice(None)) for part in index) else None

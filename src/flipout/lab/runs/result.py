@@ -8,7 +8,7 @@ import torch
 
 import flipout
 from flipout.export.multiply_adds import count_multiply_adds
-from flipout.graph.model_copies import evaluation_copy
+from flipout.graph.copies import evaluation_copy
 
 if TYPE_CHECKING:
     from .training import Run
