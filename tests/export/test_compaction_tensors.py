@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from flipout.export import accelerate, compact
-from flipout.export.compaction_report import CompactionReport
+from flipout.export.compaction import CompactionReport
 from flipout.graph.comparison import describe_difference
 from tests.export.test_compaction import assert_same, notes_of, numbers
 from tests.export.test_compaction_cases import zero

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import flipout
-from flipout.export.multiply_adds import count_multiply_adds
+from flipout.export.costs import count_multiply_adds
 from flipout.graph.copies import evaluation_copy
 
 if TYPE_CHECKING:

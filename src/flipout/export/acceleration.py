@@ -9,16 +9,30 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from ...graph.comparison import Example, as_example, batch_size, describe_difference, inputs_like
-from ...graph.copies import evaluation_copy, first_line, independent_copy
-from ..compaction import compact_copy
-from ..model_attributes import attach_attributes
-from .acceleration_choices import AccelerationChoice, AccelerationChoices, choose_form
-from .interleaved_timing import time_interleaved
-from .layer_trials import DENSE, FORM_TOLERANCE, with_sparse_layers, zero_share
-from .norm_folding import fold_norms
+from ..graph.comparison import Example, as_example, batch_size, describe_difference, inputs_like
+from ..graph.copies import (
+    UnsupportedNetworkError,
+    evaluation_copy,
+    first_line,
+    has_hooks,
+    independent_copy,
+    without_printed_errors,
+)
+from ..graph.tracing import trace
+from .compaction import attach_attributes, compact_copy
+from .layer_trials import (
+    DENSE,
+    FORM_TOLERANCE,
+    AccelerationChoice,
+    AccelerationChoices,
+    choose_form,
+    with_sparse_layers,
+    zero_share,
+)
+from .timing import time_interleaved
 
 UNCHANGED, COMPACTED, FOLDED, CHANNELS_LAST, SPARSE_LAYERS = (
     "unchanged",
@@ -27,6 +41,8 @@ UNCHANGED, COMPACTED, FOLDED, CHANNELS_LAST, SPARSE_LAYERS = (
     "compacted, norms folded, channels last",
     "compacted, norms folded, sparse layers",
 )
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 WHOLE_NETWORK = "the whole network"
 CHANNELS_LAST_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 """The channels-last format of images and of volumes, by the number of axes."""
@@ -149,3 +165,37 @@ def _weights_channels_last(network: nn.Module) -> nn.Module:
 def _to_channels_last(tensor: Tensor) -> Tensor:
     memory_format = CHANNELS_LAST_FORMATS.get(tensor.ndim)
     return tensor if memory_format is None else tensor.contiguous(memory_format=memory_format)
+
+
+def fold_norms(model: nn.Module, example: tuple[Tensor, ...]) -> nn.Module:
+    """Return the network with batch norms folded into convolutions; the network itself if it cannot be traced."""
+    try:
+        traced = trace(model, example)
+    except UnsupportedNetworkError:
+        return model
+    folded = fx.GraphModule(traced.model, traced.graph, type(model).__name__)
+    modules = dict(folded.named_modules())
+    calls = [node.target for node in folded.graph.nodes if node.op == "call_module"]
+    for node in list(folded.graph.nodes):
+        if node.op != "call_module" or not node.args or not isinstance(node.args[0], fx.Node):
+            continue
+        before, norm = node.args[0], modules[str(node.target)]
+        if before.op != "call_module" or len(before.users) > 1 or calls.count(before.target) > 1:
+            continue
+        name = str(before.target)
+        if (fused := _fused(modules[name], norm)) is not None:
+            modules[name] = fused
+            folded.set_submodule(name, fused)
+            node.replace_all_uses_with(before)
+            folded.graph.erase_node(node)
+    folded.delete_all_unused_submodules()
+    folded.recompile()
+    return without_printed_errors(folded.eval())
+
+
+def _fused(layer: nn.Module, norm: nn.Module) -> nn.Module | None:
+    """Return a convolution and a batch norm with running statistics as one layer; None for other modules."""
+    if not isinstance(layer, CONVOLUTIONS) or not isinstance(norm, NORMS) or norm.running_mean is None:
+        return None
+    is_plain = type(layer) in CONVOLUTIONS and type(norm) in NORMS and not has_hooks(layer) and not has_hooks(norm)
+    return fuse_conv_bn_eval(layer, norm) if is_plain else None

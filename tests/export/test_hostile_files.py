@@ -15,11 +15,9 @@ from safetensors.torch import save as to_safetensors
 from safetensors.torch import save_file
 from torch import Tensor
 
-from flipout.export.sparse_file.file_index import DTYPES, SparseFileError
-from flipout.export.sparse_file.positions_coding import gap_bytes
-from flipout.export.sparse_file.reading import load
-from flipout.export.sparse_file.writing import save
-from tests.export.sparse_file.test_sparse_file import assert_same
+from flipout.export.sparse_file import load, save
+from flipout.export.sparse_index import DTYPES, SparseFileError, gap_bytes
+from tests.export.test_sparse_file import assert_same
 
 
 def write(path: Path, index: Any, data: bytes = b"", **metadata: str) -> None:

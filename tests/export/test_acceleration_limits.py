@@ -11,19 +11,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from flipout.export.card_measurement import card
-from flipout.export.formats.verification import verify_outputs
-from flipout.export.speed import acceleration_choices
-from flipout.export.speed.acceleration import CHANNELS_LAST, accelerate
-from flipout.export.speed.sparse_layers import SparseLayer
+from flipout.export import layer_trials
+from flipout.export.acceleration import CHANNELS_LAST, accelerate
+from flipout.export.formats import verify_outputs
+from flipout.export.model_card import card
+from flipout.export.sparse_layers import SparseLayer
 from flipout.graph.comparison import describe_difference
-from tests.export.speed.test_acceleration import prune
+from tests.export.test_acceleration import prune
 
 
 @pytest.fixture(autouse=True)
 def _sparse_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Choose the last form that was tried, whatever its time."""
-    monkeypatch.setattr(acceleration_choices, "fastest_or_first", lambda times: list(times)[-1])
+    monkeypatch.setattr(layer_trials, "fastest_or_first", lambda times: list(times)[-1])
 
 
 def fast_and_same(model: nn.Module, *inputs: Tensor) -> nn.Module:
@@ -131,7 +131,7 @@ def test_an_empty_batch_and_copies() -> None:
 
 def test_a_pickled_network_has_the_same_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        acceleration_choices,
+        layer_trials,
         "fastest_or_first",
         lambda times: CHANNELS_LAST if CHANNELS_LAST in times else next(iter(times)),
     )
@@ -153,7 +153,7 @@ class Volumes(nn.Module):
 def test_convolutions_of_volumes(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = prune(Volumes(), 0.9), torch.randn(2, 2, 4, 6, 6)
     assert not isinstance(fast_and_same(model, x), Volumes)
-    monkeypatch.setattr(acceleration_choices, "fastest_or_first", lambda times: CHANNELS_LAST)
+    monkeypatch.setattr(layer_trials, "fastest_or_first", lambda times: CHANNELS_LAST)
     fast = accelerate(nn.Sequential(nn.Conv3d(2, 8, 3)), x, repetitions=1)
     assert fast.network.get_parameter("0.weight").is_contiguous(memory_format=torch.channels_last_3d)  # type: ignore[union-attr]
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import types
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
@@ -17,7 +13,7 @@ from torch.sparse.semi_structured import SparseSemiStructuredTensorCUTLASS
 
 import flipout
 from flipout import export
-from flipout.export.formats.semi_structured import SHAPES, _with_torchao
+from flipout.export.semi_structured import SHAPES
 
 
 def pruned() -> nn.Sequential:
@@ -75,25 +71,3 @@ def test_without_a_gpu_the_error_says_what_is_missing() -> None:
         export.to_semi_structured(nn.Sequential(nn.Linear(64, 32)))
     with pytest.raises(ValueError, match=r"dtype is torch\.float64; semi-structured weights are of float16"):
         export.check_semi_structured(pruned(), torch.float64)
-
-
-def test_torchao_gets_the_layers_that_qualify(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torchao is not installed here: a stand-in notes what it is asked to convert."""
-    asked: list[str] = []
-
-    def sparsify(model: nn.Module, _: object, filter_fn: Any) -> None:
-        asked.extend(name for name, module in model.named_modules() if filter_fn(module, name))
-
-    stand_in: Any = types.ModuleType("torchao.sparsity")
-    stand_in.semi_sparse_weight, stand_in.sparsify_ = object, sparsify
-    monkeypatch.setitem(sys.modules, "torchao", types.ModuleType("torchao"))
-    monkeypatch.setitem(sys.modules, "torchao.sparsity", stand_in)
-    model = pruned()
-    _with_torchao(model, export.check_semi_structured(model).accepted)
-    assert asked == ["0", "2"]
-
-
-def test_an_unknown_backend_is_refused() -> None:
-    backend: Any = "tensorrt"
-    with pytest.raises(ValueError, match="give 'torch' or 'torchao'"):
-        export.to_semi_structured(pruned(), backend=backend)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flipout.export.speed.interleaved_timing import summarize_times, time_interleaved
+from flipout.export.timing import summarize_times, time_interleaved
 
 
 def test_functions_are_timed_in_rotation() -> None:

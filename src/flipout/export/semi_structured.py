@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
-from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from ...graph.copies import evaluation_copy
-from ...text_table import table
+from ..graph.copies import evaluation_copy
+from ..text_table import table
 
 SHAPES: dict[torch.dtype, tuple[int, int]] = {
     torch.float16: (32, 64),
@@ -72,9 +70,7 @@ def problem_of(weight: Tensor, dtype: torch.dtype) -> str | None:
 
 
 @torch.no_grad()
-def to_semi_structured(
-    model: nn.Module, dtype: torch.dtype = torch.float16, *, backend: Literal["torch", "torchao"] = "torch"
-) -> nn.Module:
+def to_semi_structured(model: nn.Module, dtype: torch.dtype = torch.float16) -> nn.Module:
     """Return a copy whose 2:4 Linear layers have semi-structured sparse weights, for inference on an NVIDIA GPU.
 
     Linear layers that do not qualify stay dense; `check_semi_structured` says why. The outputs are those of the network
@@ -83,10 +79,7 @@ def to_semi_structured(
     Args:
         model: the network, on a GPU; it is not changed.
         dtype: the type of the result.
-        backend: "torch" for torch's own sparse tensors, or "torchao" for those of torchao, which must be installed.
     """
-    if backend not in ("torch", "torchao"):
-        raise ValueError(f"backend is {backend!r}; give 'torch' or 'torchao'")
     report = check_semi_structured(model, dtype)
     if not report.accepted:
         raise ValueError(f"no Linear layer of {type(model).__name__} can be converted:\n{report}")
@@ -97,22 +90,8 @@ def to_semi_structured(
             "it to a GPU, and call this again"
         )
     converted = evaluation_copy(model).to(dtype).requires_grad_(False)
-    if backend == "torchao":
-        return _with_torchao(converted, report.accepted)
     for name in report.accepted:
         layer = converted.get_submodule(name)
         sparse = torch.sparse.to_sparse_semi_structured(layer.get_parameter("weight").contiguous())
         layer.weight = nn.Parameter(sparse, requires_grad=False)
     return converted
-
-
-def _with_torchao(model: nn.Module, accepted: tuple[str, ...]) -> nn.Module:
-    """Convert some Linear layers with torchao, in place; return the network."""
-    try:
-        sparsity: Any = importlib.import_module("torchao.sparsity")
-    except ImportError as error:
-        raise ImportError("backend='torchao' needs torchao: pip install torchao, or use backend='torch'") from error
-    # Older versions have a function that makes the setting, newer ones a class.
-    make = getattr(sparsity, "SemiSparseWeightConfig", None) or sparsity.semi_sparse_weight
-    sparsity.sparsify_(model, make(), filter_fn=lambda _, name: name in accepted)
-    return model

@@ -1,4 +1,4 @@
-"""Multiply-adds, against counts by hand and against torch's FLOP counter."""
+"""What a network costs: multiply-adds, activations and bytes, against counts by hand and torch's FLOP counter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrize
 from torch.utils.flop_counter import FlopCounterMode
 
-from flipout.export.multiply_adds import MultiplyAdds, count_multiply_adds
+from flipout.export.costs import MultiplyAdds, count_multiply_adds, format_bytes, peak_activation_bytes
 
 
 def zero_all(network: nn.Module) -> None:
@@ -132,3 +132,27 @@ def test_convolutions_agree_with_the_counter_of_torch() -> None:
     with FlopCounterMode(display=False) as counter:
         network(x)
     assert count_multiply_adds(network, (x,)).dense == counter.get_total_flops() // 2
+
+
+class Residual(nn.Module):
+    """Keeps its input of 400 bytes alive while two more of that size are made."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * 2).exp() + x
+
+
+def test_peak_activations_by_hand() -> None:
+    x = torch.randn(1, 100)
+    # Each operation needs its inputs, its output, and the tensors that are read later.
+    assert peak_activation_bytes(nn.Identity(), (x,)) == 400
+    assert peak_activation_bytes(nn.Sequential(nn.ReLU(inplace=True)), (x,)) == 400
+    assert peak_activation_bytes(nn.Sequential(nn.Linear(100, 50), nn.Flatten()), (x,)) == 600
+    assert peak_activation_bytes(Residual(), (x,)) == 1200
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (44_745_400, "44.7 MB"), (5 * 10**12, "5,000.0 GB")],
+)
+def test_sizes_as_text(size: int, text: str) -> None:
+    assert format_bytes(size) == text

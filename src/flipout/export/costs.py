@@ -1,22 +1,49 @@
-"""Count the multiply-adds of a forward pass with the formulas of torch's FLOP counter."""
+"""What a network costs: weights on live paths, multiply-adds, memory of activations, and bytes of files."""
 
 from __future__ import annotations
 
+import math
+import tempfile
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save as to_safetensors
 from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
+from ..graph.comparison import Example, as_example
+from ..graph.live_paths import EffectiveWeights, count_effective, prunable_weights
+from ..runtime.attachments import layer_of
+from .sparse_file import save
+
 aten = torch.ops.aten
+
+
+def effective_weights(model: nn.Module, example_input: Example) -> EffectiveWeights:
+    """Count the weights on a live path, channel by channel, for the network in evaluation mode.
+
+    The weights of Linear and convolution modules count, those that an attached pruner prunes, and the matrices of every
+    other class of modules in which one has exact zeros, such as an `LSTM` that was pruned with `include=`.
+
+    Args:
+        model: the network; it is not changed.
+        example_input: the inputs that the network is called with.
+    """
+    return count_effective(model, as_example(example_input), weights_to_count(model))
+
+
+def weights_to_count(model: nn.Module) -> dict[tuple[str, ...], Tensor]:
+    """Return the weights that count as prunable; all that an attached pruner prunes are among them."""
+    return prunable_weights(model, lambda weight: layer_of(weight) is not None)
 
 
 @dataclass(frozen=True)
@@ -194,3 +221,71 @@ def _without_fused_transformers() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(enabled)
+
+
+class MemoryCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Adds up the memory of all tensors that are created while it is active and still exist."""
+
+    def __init__(self, ignored: set[int]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.counted, self.now, self.peak = ignored, 0, 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        for tensor in pytree.tree_leaves(result):
+            if isinstance(tensor, Tensor) and tensor.layout == torch.strided:
+                self.watch(tensor.untyped_storage())
+        return result
+
+    def watch(self, storage: torch.UntypedStorage) -> None:
+        """Count a storage until it is freed."""
+        key, size = storage._cdata, storage.nbytes()
+        if key in self.counted:
+            return
+
+        def freed() -> None:
+            self.counted.discard(key)
+            self.now -= size
+
+        self.counted.add(key)
+        weakref.finalize(storage, freed)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+
+
+@torch.no_grad()
+def peak_activation_bytes(network: nn.Module, inputs: tuple[Tensor, ...]) -> int:
+    """Return the most bytes that the inputs and all tensors computed from them take at one time in a forward pass.
+
+    Weights and the temporary memory inside an operation do not count.
+    """
+    weights = {tensor.untyped_storage()._cdata for tensor in (*network.parameters(), *network.buffers())}
+    copies = tuple(tensor.clone() for tensor in inputs)
+    counter = MemoryCounter(weights)
+    with counter:
+        for tensor in copies:
+            counter.watch(tensor.untyped_storage())
+        network(*copies)
+    return counter.peak
+
+
+def dense_file_bytes(model: nn.Module) -> int:
+    """Return the size of a plain safetensors file with the network's state; tied tensors count once."""
+    seen: dict[object, tuple[str, Tensor]] = {}
+    for name, tensor in model.state_dict().items():
+        seen.setdefault((tensor.data_ptr(), tensor.shape) if tensor.numel() else name, (name, tensor))
+    return len(to_safetensors({name: tensor.cpu().contiguous().clone() for name, tensor in seen.values()}))
+
+
+def sparse_file_bytes(model: nn.Module) -> int:
+    """Return the size of a sparse file with the network's state."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "net.safetensors"
+        save(model, path)
+        return path.stat().st_size
+
+
+def format_bytes(size: int) -> str:
+    """Return a number of bytes as text, in B, kB, MB or GB."""
+    power = min(int(math.log(max(size, 1), 1000)), 3)
+    return f"{size:,} B" if power == 0 else f"{size / 1000**power:,.1f} {('kB', 'MB', 'GB')[power - 1]}"

@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from flipout.export.sparse_file import writing
-from flipout.export.sparse_file.file_index import DTYPES
-from flipout.export.sparse_file.positions_coding import best_low, decode_gaps, encode_gaps, gap_bytes, pack, unpack
-from flipout.export.sparse_file.reading import load
-from flipout.export.sparse_file.writing import save
+from flipout.export import sparse_file
+from flipout.export.sparse_file import load, save
+from flipout.export.sparse_index import DTYPES, best_low, decode_gaps, encode_gaps, gap_bytes, pack, unpack
 from flipout.lab import build
 
 
@@ -152,7 +150,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
     path = tmp_path / "net"
     save({"a": torch.ones(3)}, path)
     before = path.read_bytes()
-    monkeypatch.setattr(writing, "to_safetensors", lambda *_: "no bytes")
+    monkeypatch.setattr(sparse_file, "to_safetensors", lambda *_: "no bytes")
     with pytest.raises(TypeError):
         save({"a": torch.zeros(3)}, path)
     assert path.read_bytes() == before

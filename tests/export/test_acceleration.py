@@ -10,13 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from flipout.export.speed import acceleration_choices
-from flipout.export.speed.acceleration import CHANNELS_LAST, COMPACTED, SPARSE_LAYERS, UNCHANGED, accelerate
-from flipout.export.speed.acceleration_choices import MIN_SPEEDUP_RATIO, AccelerationChoices, fastest_or_first
-from flipout.export.speed.interleaved_timing import Timing
-from flipout.export.speed.layer_trials import DENSE
-from flipout.export.speed.norm_folding import fold_norms
-from flipout.export.speed.sparse_layers import SPARSE_CONVOLUTIONS, SparseLayer, sparse_forms
+from flipout.export import layer_trials
+from flipout.export.acceleration import CHANNELS_LAST, COMPACTED, SPARSE_LAYERS, UNCHANGED, accelerate, fold_norms
+from flipout.export.layer_trials import DENSE, MIN_SPEEDUP_RATIO, AccelerationChoices, fastest_or_first
+from flipout.export.sparse_layers import SPARSE_CONVOLUTIONS, SparseLayer, sparse_forms
+from flipout.export.timing import Timing
 from flipout.lab import build
 
 
@@ -167,7 +165,7 @@ def test_a_form_with_different_outputs_is_not_chosen() -> None:
 @pytest.fixture
 def _sparse_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Choose the last form that was tried, whatever its time."""
-    monkeypatch.setattr(acceleration_choices, "fastest_or_first", lambda times: list(times)[-1])
+    monkeypatch.setattr(layer_trials, "fastest_or_first", lambda times: list(times)[-1])
 
 
 @pytest.mark.usefixtures("_sparse_wins")
@@ -238,7 +236,7 @@ def test_every_choice_is_the_fastest_that_was_measured_or_dense() -> None:
 
 def test_layers_are_reported_dense_if_the_whole_is_faster_without_sparse_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        acceleration_choices, "fastest_or_first", lambda times: UNCHANGED if UNCHANGED in times else list(times)[-1]
+        layer_trials, "fastest_or_first", lambda times: UNCHANGED if UNCHANGED in times else list(times)[-1]
     )
     model, x = prune(build("lenet-5", (1, 28, 28)), 0.95), torch.randn(2, 1, 28, 28)
     fast = accelerate(model, x, repetitions=1)
@@ -268,7 +266,7 @@ def test_choices_of_a_network_without_layers() -> None:
 
 
 def test_a_network_that_is_fastest_unchanged_is_returned_without_a_wrapper(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acceleration_choices, "fastest_or_first", lambda times: next(iter(times)))
+    monkeypatch.setattr(layer_trials, "fastest_or_first", lambda times: next(iter(times)))
     model = prune(nn.Sequential(nn.Linear(8, 8)), 0.9)
     fast = accelerate(model, torch.randn(2, 8), repetitions=1)
     assert type(fast) is nn.Sequential
@@ -279,7 +277,7 @@ def test_a_network_that_is_fastest_unchanged_is_returned_without_a_wrapper(monke
 
 def test_channels_last_has_the_same_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        acceleration_choices,
+        layer_trials,
         "fastest_or_first",
         lambda times: CHANNELS_LAST if CHANNELS_LAST in times else DENSE,
     )

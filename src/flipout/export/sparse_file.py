@@ -1,19 +1,43 @@
-"""Read sparse files. Everything in a file is checked before it is used."""
+"""Sparse files: a `state_dict` without its zeros, restored bit for bit. docs/export.md describes the layout.
+
+Everything in a file is checked before it is used.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
 import json
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 from safetensors import SafetensorError, deserialize
-from torch import Tensor
+from safetensors.torch import save as to_safetensors
+from torch import Tensor, nn
 
-from .file_index import SparseFileError, TensorEntry, parse_index
-from .file_layout import FORMAT, VERSION, as_words, checksum, raw_bytes
-from .positions_coding import decode_gaps, unpack
+from ..atomic_files import replacing
+from ..graph.copies import quantized_entry
+from ..modules import unwrapped
+from .sparse_index import (
+    DTYPE_NAMES,
+    SparseFileError,
+    TensorEntry,
+    as_byte_tensor,
+    as_words,
+    best_low,
+    decode_gaps,
+    encode_gaps,
+    gap_bytes,
+    mask_bytes,
+    pack,
+    parse_index,
+    unpack,
+)
 
+FORMAT, VERSION = "flipout-sparse", "1"
 MAX_EXPANSION = 4096
 """By default, the tensors may take this many times the size of the file,"""
 ALWAYS_ALLOWED_BYTES = 1 << 26
@@ -23,6 +47,87 @@ MAX_BYTES = 1 << 34
 MAX_HEADER_BYTES = 100_000_000
 """The longest header that safetensors accepts."""
 NOT_SAFETENSORS = "it is not a safetensors file, or it is damaged ({})"
+
+
+def save(model: nn.Module | Mapping[str, Tensor], path: Path | str) -> None:
+    """Write a model's state, or any `state_dict`, without its zeros. `load` restores it bit for bit.
+
+    Each tensor is stored in the smallest of four codings: dense, as nonzero values with one bit per element, as nonzero
+    values with the gaps between them, or, if all elements are zero, as nothing. Minus zero and NaN are not zeros. Tied
+    tensors are stored once. An existing file is replaced atomically.
+    """
+    state = unwrapped(model).state_dict() if isinstance(model, nn.Module) else model
+    if (name := quantized_entry(state)) is not None:
+        raise TypeError(f"{name} is quantized, and a sparse file holds only plain tensors: export before quantizing")
+    seen: dict[tuple[object, ...], int] = {}
+    entries: list[list[object]] = []
+    parts: list[Tensor] = []
+    for number, (name, tensor) in enumerate(state.items()):
+        _check(name, tensor)
+        identity = (
+            *(tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device),
+            *(tensor.is_conj(), tensor.is_neg()),
+        )
+        if tensor.numel() and identity in seen:
+            entries.append([name, seen[identity]])
+            continue
+        seen[identity] = number
+        entry, stored = _encode(name, tensor.detach().cpu())
+        _warn_about_minus_zeros(name, tensor.detach())
+        entries.append(entry)
+        parts += stored
+    index = torch.frombuffer(bytearray(json.dumps(entries, separators=(",", ":")).encode()), dtype=torch.uint8)
+    data = torch.cat([torch.empty(0, dtype=torch.uint8), *parts])
+    metadata = {"format": FORMAT, "version": VERSION, "sha256": checksum(index, data)}
+    with replacing(Path(path)) as temporary:
+        temporary.write_bytes(to_safetensors({"index": index, "data": data}, metadata))
+
+
+def _check(name: object, tensor: object) -> None:
+    if not isinstance(name, str) or not isinstance(tensor, Tensor):
+        raise TypeError(f"{name!r} is a {type(tensor).__name__}; a sparse file holds only named tensors: leave it out")
+    if tensor.layout != torch.strided or tensor.dtype not in DTYPE_NAMES or tensor.is_meta:
+        raise TypeError(
+            f"{name} is a tensor of {tensor.dtype}, {tensor.layout} on {tensor.device}, which a sparse file cannot "
+            "hold: convert it to a dense tensor first"
+        )
+
+
+def _warn_about_minus_zeros(name: str, tensor: Tensor) -> None:
+    """Warn if many zeros have a minus sign, as after multiplication with a mask: each is stored like a weight."""
+    if tensor.dtype not in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        return
+    signed = int(((tensor == 0) & tensor.signbit()).sum())
+    if signed > max(100, int(tensor.count_nonzero())):
+        warnings.warn(
+            f"{signed:,} zeros of {name} have a minus sign and are stored like any other value: to store plain zeros "
+            f"instead, save {name} + 0",
+            stacklevel=3,
+        )
+
+
+def _encode(name: str, tensor: Tensor) -> tuple[list[object], list[Tensor]]:
+    """Return an entry of the index, and the parts of the data that belong to it."""
+    words, size = as_words(tensor), tensor.numel()
+    nonzero = (words != 0).any(1)
+    count = int(nonzero.sum())
+    low = best_low(size, count)
+    width = tensor.dtype.itemsize
+    costs = {
+        "dense": size * width,
+        "mask": mask_bytes(size) + count * width,
+        "gaps": gap_bytes(size, count, low) + count * width,
+    }
+    coding = min(costs, key=lambda each: costs[each]) if count else "zeros"
+    entry: list[object] = [name, DTYPE_NAMES[tensor.dtype], list(tensor.shape), coding]
+    if coding == "zeros":
+        return entry, []
+    if coding == "dense":
+        return entry, [as_byte_tensor(tensor)]
+    values = words[nonzero].flatten().view(torch.uint8)
+    if coding == "mask":
+        return [*entry, count], [pack(nonzero), values]
+    return [*entry, count, low], [encode_gaps(nonzero.nonzero().flatten(), size, low), values]
 
 
 def load(path: Path | str, *, max_bytes: int | None = None) -> dict[str, Tensor]:
@@ -147,3 +252,13 @@ def _decode_tensor(entry: TensorEntry, positions: Tensor, values: Tensor) -> Ten
     words = as_words(tensor)
     words[where] = values.view(words.dtype).view(entry.count, words.shape[1])
     return tensor
+
+
+def checksum(index: Tensor, data: Tensor) -> str:
+    """Return the SHA-256 of the index followed by the data."""
+    return hashlib.sha256(raw_bytes(index) + raw_bytes(data)).hexdigest()
+
+
+def raw_bytes(stored: Tensor) -> bytes:
+    """Return a tensor of bytes as `bytes`."""
+    return ctypes.string_at(stored.data_ptr(), len(stored)) if len(stored) else b""

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flipout.export.speed.sparse_layers import BlockLinear, block_side, sparse_forms
+from flipout.export.sparse_layers import BlockLinear, block_side, sparse_forms
 
 
 def in_blocks(side: int, shape: tuple[int, int] = (64, 32), share: float = 0.2) -> Tensor:
