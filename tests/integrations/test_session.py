@@ -9,12 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 import flipout
-from flipout.integrations.checkpoint_files import checkpoint_folder, read_state, write_state
-from flipout.integrations.pruner_building import PrunerRecipe, add_penalty, refuse_scaled_penalty
-from flipout.integrations.pruning_session import PruningSession
+from flipout.integrations.session import PrunerRecipe, PruningSession, add_penalty
 from tests.helpers import batches, cross_entropy, mlp, sgd
 
 
@@ -23,9 +20,8 @@ def test_a_missing_package_names_the_extra(package: str, monkeypatch: pytest.Mon
     for name in [name for name in sys.modules if name.partition(".")[0] == package]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, package, None)
-    for name in (package, "lightning_callbacks"):
-        monkeypatch.delitem(sys.modules, f"flipout.integrations.{name}", raising=False)
-    with pytest.raises(ImportError, match=rf"needs the package {package}.*pip install 'flipout\[{package}\]'"):
+    monkeypatch.delitem(sys.modules, f"flipout.integrations.{package}", raising=False)
+    with pytest.raises(ImportError, match=rf"flipout\[{package}\]"):
         importlib.import_module(f"flipout.integrations.{package}")
 
 
@@ -47,40 +43,26 @@ def test_a_penalty_counts_once_a_step() -> None:
 
 def test_a_penalty_under_a_gradient_scaler_is_refused() -> None:
     scaler = torch.amp.GradScaler("cpu")
-    refuse_scaled_penalty(PrunerRecipe("flipout", None, {"sparsity": 0.9}), scaler)
-    refuse_scaled_penalty(PrunerRecipe("hoyer-square", None, {}), None)
-    with pytest.raises(ValueError, match=r"hoyer-square adds a penalty.*under a gradient scaler"):
-        refuse_scaled_penalty(PrunerRecipe("hoyer-square", None, {}), scaler)
+    PrunerRecipe("flipout", None, {"sparsity": 0.9}).refuse_scaler(scaler)
+    hoyer = PrunerRecipe("hoyer-square", None, {})
+    hoyer.refuse_scaler(None)
+    with pytest.raises(ValueError, match="hoyer-square"):
+        hoyer.refuse_scaler(scaler)
 
 
 def test_a_session_that_cannot_load_its_state_leaves_the_model_free() -> None:
     session = PruningSession(PrunerRecipe("flipout", None, {"sparsity": 0.9}))
     session.load({"steps": 20, "total": 20, "released": False, "pruner": {}})
     model = mlp()
-    with pytest.raises(ValueError, match="not the state of a pruner"):
+    with pytest.raises(ValueError, match="state of a pruner"):
         session.start(model, sgd(model), lambda: 20, 0)
     flipout.FlipOut(model, sgd(model), sparsity=0.9, steps=10)
 
 
 @pytest.mark.parametrize("state", [{"a": 1}, {"steps": "many", "total": 1}])
 def test_a_state_of_something_else_is_refused(state: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="not the state of a Prune callback"):
+    with pytest.raises(ValueError, match="Prune callback"):
         PruningSession(PrunerRecipe("flipout", None, {"sparsity": 0.9})).load(state)
-
-
-def test_files_in_checkpoint_folders(tmp_path: Any) -> None:
-    trial = tmp_path / "run-0" / "checkpoint-7"
-    trial.mkdir(parents=True)
-    assert checkpoint_folder(tmp_path, 7) == trial
-    assert checkpoint_folder(tmp_path, 8) == tmp_path / "checkpoint-8"
-    write_state(trial / "flipout.pt", {"steps": 1, "mask": torch.ones(2)})
-    assert read_state(trial / "flipout.pt")["steps"] == 1
-    torch.save([1], trial / "flipout.pt")
-    with pytest.raises(ValueError, match="is not the state of a Prune callback, but a list"):
-        read_state(trial / "flipout.pt")
-    torch.save(nn.Linear(1, 1), trial / "flipout.pt")  # nothing is unpickled
-    with pytest.raises(ValueError, match="cannot be read"):
-        read_state(trial / "flipout.pt")
 
 
 def test_a_callback_is_imported_when_it_is_asked_for() -> None:
@@ -88,5 +70,5 @@ def test_a_callback_is_imported_when_it_is_asked_for() -> None:
     code = "import sys, flipout; print('lightning' in sys.modules, flipout.integrations.lightning.Prune.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "LightningPrune"]
-    with pytest.raises(AttributeError, match="there are lightning, transformers"):
+    with pytest.raises(AttributeError, match="keras"):
         _ = flipout.integrations.keras
