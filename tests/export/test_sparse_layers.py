@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flipout.export.sparse_layers import BlockLinear, block_side, sparse_forms
+from flipout.export.sparse_layers import SparseLinear, block_side, sparse_forms
 
 
 def in_blocks(side: int, shape: tuple[int, int] = (64, 32), share: float = 0.2) -> Tensor:
@@ -38,7 +38,7 @@ def test_a_block_layer_computes_the_same(bias: bool) -> None:
     forms = sparse_forms(layer, torch.randn(3, 32))
     assert set(forms) == {"sparse product", "blocks of 8 x 8"}
     form = forms["blocks of 8 x 8"]
-    assert isinstance(form, BlockLinear)
+    assert isinstance(form, SparseLinear)
     for shape in ((3, 32), (2, 5, 32), (32,), (0, 32)):
         x = torch.randn(shape)
         torch.testing.assert_close(copy.deepcopy(form)(x), layer(x), rtol=1e-4, atol=1e-5)

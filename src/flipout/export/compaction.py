@@ -75,7 +75,8 @@ def compact(model: nn.Module, example_input: Example, *, fixed_size: bool = Fals
     """
     example, original = as_example(example_input), evaluation_copy(model)
     compacted, notes = compact_copy(original, example, fixed_size=fixed_size)
-    return attach_attributes(compacted, notes=notes, compaction=report_changes(original, compacted))
+    report = CompactionReport(tuple(_layer_changes(original, compacted)))
+    return attach_attributes(compacted, notes=notes, compaction=report)
 
 
 def compact_copy(original: nn.Module, example: tuple[Tensor, ...], *, fixed_size: bool) -> tuple[nn.Module, list[str]]:
@@ -185,11 +186,6 @@ def _parameter_count(model: nn.Module) -> int:
 
 def _stored_numbers(model: nn.Module) -> int:
     return _parameter_count(model) + sum(buffer.numel() for buffer in model.buffers())
-
-
-def report_changes(before: nn.Module, after: nn.Module) -> CompactionReport:
-    """Compare every Linear and convolution layer of a network with the compacted network."""
-    return CompactionReport(tuple(_layer_changes(before, after)))
 
 
 def _layer_changes(before: nn.Module, after: nn.Module) -> Iterator[LayerChange]:

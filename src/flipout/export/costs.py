@@ -78,16 +78,10 @@ class _Product:
     operands: tuple[Tensor, ...] = ()
 
 
-def _matrix_vector(matrix: Tensor, vector: Tensor, **_: Any) -> list[_Product]:
-    return [_Product(matrix.numel(), (matrix, vector))]
-
-
-def _added_matrix_vector(_: Tensor, matrix: Tensor, vector: Tensor, **__: Any) -> list[_Product]:
-    return _matrix_vector(matrix, vector)
-
-
-def _added_matrices(_: Tensor, first: Tensor, second: Tensor, **__: Any) -> list[_Product]:
-    return [_Product(first.numel() * second.shape[-1], (first, second))]
+def _product(first: Tensor, second: Tensor, **_: Any) -> list[_Product]:
+    """Return a product of a matrix with a vector, or with a matrix."""
+    columns = second.shape[-1] if second.ndim > 1 else 1
+    return [_Product(first.numel() * columns, (first, second))]
 
 
 def _recurrent_layer(given: Tensor, for_input: Tensor, for_state: Tensor, *_: Any, **__: Any) -> list[_Product]:
@@ -102,9 +96,8 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) ->
 
 
 FORMULAS: dict[Any, Callable[..., list[_Product]]] = {
-    **dict.fromkeys((aten.mv, aten.dot, aten.vdot), _matrix_vector),
-    aten.addmv: _added_matrix_vector,
-    aten.addbmm: _added_matrices,
+    **dict.fromkeys((aten.mv, aten.dot, aten.vdot), _product),
+    **dict.fromkeys((aten.addmv, aten.addbmm), lambda _, *product, **__: _product(*product)),
     aten.mkldnn_rnn_layer: _recurrent_layer,
     aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     aten._scaled_dot_product_fused_attention_overrideable: _attention,
@@ -260,13 +253,9 @@ def peak_activation_bytes(network: nn.Module, inputs: tuple[Tensor, ...]) -> int
     Weights and the temporary memory inside an operation do not count.
     """
     weights = {tensor.untyped_storage()._cdata for tensor in (*network.parameters(), *network.buffers())}
-    copies = tuple(tensor.clone() for tensor in inputs)
-    counter = MemoryCounter(weights)
-    with counter:
-        for tensor in copies:
-            counter.watch(tensor.untyped_storage())
-        network(*copies)
-    return counter.peak
+    with MemoryCounter(weights) as counter:
+        network(*(tensor.clone() for tensor in inputs))
+    return int(counter.peak)
 
 
 def dense_file_bytes(model: nn.Module) -> int:

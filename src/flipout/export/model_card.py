@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,6 @@ from ..text_table import table
 from .acceleration import accelerate
 from .compaction import compact_copy
 from .costs import (
-    MultiplyAdds,
     count_multiply_adds,
     dense_file_bytes,
     format_bytes,
@@ -96,25 +95,30 @@ class ModelCard:
         ]
 
     def _count_rows(self) -> list[Sequence[str]]:
-        def bytes_row(label: str, size: int, dense: int) -> Sequence[str]:
-            return label, format_bytes(size), _reduction(size, dense)
+        def row(label: str, number: int, dense: int, text: Callable[[int], str] = format_bytes) -> Sequence[str]:
+            return label, text(number), f"{dense / number:,.1f} times less" if number and dense != number else ""
 
-        def count_row(label: str, count: int, dense: int) -> Sequence[str]:
-            return label, f"{count:,}", _reduction(count, dense)
+        def zeros(label: str, number: int) -> Sequence[str]:
+            return label, f"{number:,}", f"{1 - number / self.prunable:.4%} zeros" if self.prunable else ""
 
-        bytes_, operations, memory = self.file_dense, self.multiply_adds_dense, self.activations_dense
+        bytes_, operations, memory, count = (
+            self.file_dense,
+            self.multiply_adds_dense,
+            self.activations_dense,
+            "{:,}".format,
+        )
         return [
             ("prunable weights", f"{self.prunable:,}", ""),
-            ("nonzero weights (nominal)", f"{self.nonzero:,}", _sparsity(self.nonzero, self.prunable)),
-            ("weights on a live path (effective)", f"{self.effective:,}", _sparsity(self.effective, self.prunable)),
-            bytes_row("file, dense safetensors", bytes_, bytes_),
-            bytes_row("file, sparse", self.file_sparse, bytes_),
-            bytes_row("file, compacted safetensors", self.file_compacted, bytes_),
-            count_row("multiply-adds, dense", operations, operations),
-            count_row("multiply-adds, nonzero weights", self.multiply_adds_nonzero, operations),
-            count_row("multiply-adds, compacted", self.multiply_adds_compacted, operations),
-            bytes_row("peak activations, dense", memory, memory),
-            bytes_row("peak activations, compacted", self.activations_compacted, memory),
+            zeros("nonzero weights (nominal)", self.nonzero),
+            zeros("weights on a live path (effective)", self.effective),
+            row("file, dense safetensors", bytes_, bytes_),
+            row("file, sparse", self.file_sparse, bytes_),
+            row("file, compacted safetensors", self.file_compacted, bytes_),
+            row("multiply-adds, dense", operations, operations, count),
+            row("multiply-adds, nonzero weights", self.multiply_adds_nonzero, operations, count),
+            row("multiply-adds, compacted", self.multiply_adds_compacted, operations, count),
+            row("peak activations, dense", memory, memory),
+            row("peak activations, compacted", self.activations_compacted, memory),
         ]
 
     def _latency_rows(self) -> list[Sequence[str]]:
@@ -171,14 +175,6 @@ class ModelCard:
         return tables
 
 
-def _sparsity(part: int, whole: int) -> str:
-    return f"{1 - part / whole:.4%} zeros" if whole else ""
-
-
-def _reduction(part: int, whole: int) -> str:
-    return f"{whole / part:,.1f} times less" if part and whole != part else ""
-
-
 @torch.no_grad()
 def card(
     model: nn.Module,
@@ -207,6 +203,9 @@ def card(
     weights, one = count_effective(dense, example, weights_to_count(model)), inputs_like(example, 1)
     _check_batches(dense, example, batches)
     operations, operations_compacted = count_multiply_adds(dense, one), count_multiply_adds(compacted, one)
+    if operations.not_counted:
+        names = ", ".join(operations.not_counted)
+        notes.append(f"the multiply-adds do not include those of {names}, for which there is no formula")
     with_onnx = onnx and all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime"))
     latencies, latency_notes = _latencies(dense, compacted, example, repetitions, batches, with_onnx=with_onnx)
     return ModelCard(
@@ -224,16 +223,8 @@ def card(
         activations_compacted=peak_activation_bytes(compacted, one),
         latencies=tuple(latencies),
         threads=torch.get_num_threads(),
-        notes=(*notes, *_not_counted(operations), *latency_notes),
+        notes=(*notes, *latency_notes),
     )
-
-
-def _not_counted(operations: MultiplyAdds) -> tuple[str, ...]:
-    """Return a note that names the operations whose multiply-adds could not be counted."""
-    if not operations.not_counted:
-        return ()
-    names = ", ".join(operations.not_counted)
-    return (f"the multiply-adds do not include those of {names}, for which there is no formula",)
 
 
 def _check_batches(network: nn.Module, example: tuple[Tensor, ...], batches: Sequence[int]) -> None:

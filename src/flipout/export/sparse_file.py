@@ -21,21 +21,7 @@ from torch import Tensor, nn
 from ..atomic_files import replacing
 from ..graph.copies import quantized_entry
 from ..modules import unwrapped
-from .sparse_index import (
-    DTYPE_NAMES,
-    SparseFileError,
-    TensorEntry,
-    as_byte_tensor,
-    as_words,
-    best_low,
-    decode_gaps,
-    encode_gaps,
-    gap_bytes,
-    mask_bytes,
-    pack,
-    parse_index,
-    unpack,
-)
+from .sparse_index import DTYPE_NAMES, SparseFileError, TensorEntry, decode, encode, parse_index
 
 FORMAT, VERSION = "flipout-sparse", "1"
 MAX_EXPANSION = 4096
@@ -72,7 +58,7 @@ def save(model: nn.Module | Mapping[str, Tensor], path: Path | str) -> None:
             entries.append([name, seen[identity]])
             continue
         seen[identity] = number
-        entry, stored = _encode(name, tensor.detach().cpu())
+        entry, stored = encode(name, tensor.detach().cpu())
         _warn_about_minus_zeros(name, tensor.detach())
         entries.append(entry)
         parts += stored
@@ -104,30 +90,6 @@ def _warn_about_minus_zeros(name: str, tensor: Tensor) -> None:
             f"instead, save {name} + 0",
             stacklevel=3,
         )
-
-
-def _encode(name: str, tensor: Tensor) -> tuple[list[object], list[Tensor]]:
-    """Return an entry of the index, and the parts of the data that belong to it."""
-    words, size = as_words(tensor), tensor.numel()
-    nonzero = (words != 0).any(1)
-    count = int(nonzero.sum())
-    low = best_low(size, count)
-    width = tensor.dtype.itemsize
-    costs = {
-        "dense": size * width,
-        "mask": mask_bytes(size) + count * width,
-        "gaps": gap_bytes(size, count, low) + count * width,
-    }
-    coding = min(costs, key=lambda each: costs[each]) if count else "zeros"
-    entry: list[object] = [name, DTYPE_NAMES[tensor.dtype], list(tensor.shape), coding]
-    if coding == "zeros":
-        return entry, []
-    if coding == "dense":
-        return entry, [as_byte_tensor(tensor)]
-    values = words[nonzero].flatten().view(torch.uint8)
-    if coding == "mask":
-        return [*entry, count], [pack(nonzero), values]
-    return [*entry, count, low], [encode_gaps(nonzero.nonzero().flatten(), size, low), values]
 
 
 def load(path: Path | str, *, max_bytes: int | None = None) -> dict[str, Tensor]:
@@ -226,32 +188,12 @@ def _decode(entries: list[TensorEntry], data: Tensor) -> dict[str, Tensor]:
         start += entry.stored_bytes
         try:
             positions, values = stored[: entry.position_bytes], stored[entry.position_bytes :].clone()
-            tensors.append(_decode_tensor(entry, positions, values))
+            tensors.append(decode(entry, positions, values))
         except ValueError as error:
             raise SparseFileError(f"its tensor {entry.name!r} is damaged: {error}") from error
         except (MemoryError, RuntimeError) as error:
             raise SparseFileError(f"there is not enough memory for its tensor {entry.name!r} ({error})") from error
     return {entry.name: tensor for entry, tensor in zip(entries, tensors, strict=True)}
-
-
-def _decode_tensor(entry: TensorEntry, positions: Tensor, values: Tensor) -> Tensor:
-    """Return a dense tensor, given the bytes of the positions of its values and of the values."""
-    if entry.dtype == torch.bool and values.numel() and int(values.max()) > 1:
-        raise ValueError("a boolean is neither 0 nor 1")
-    if entry.coding == "dense":
-        return values.view(entry.dtype).view(entry.shape)
-    tensor = torch.zeros(entry.size * entry.dtype.itemsize, dtype=torch.uint8).view(entry.dtype).view(entry.shape)
-    if entry.coding == "zeros":
-        return tensor
-    if entry.coding == "mask":
-        where = unpack(positions, entry.size).nonzero().flatten()
-    else:
-        where = decode_gaps(positions, entry.size, entry.count, entry.low)
-    if len(where) != entry.count:
-        raise ValueError(f"{len(where):,} elements are marked, but the index lists {entry.count:,}")
-    words = as_words(tensor)
-    words[where] = values.view(words.dtype).view(entry.count, words.shape[1])
-    return tensor
 
 
 def checksum(index: Tensor, data: Tensor) -> str:

@@ -1,4 +1,4 @@
-"""The index of a sparse file, an entry for each tensor, and the coding of positions and values as bytes.
+"""The index of a sparse file, an entry for each tensor, and the coding of a tensor as bytes.
 
 Parsing rejects every entry that is not valid on its own. Positions of nonzero elements are one bit per element, or the
 gaps between positions. Bits are counted from the lowest of each byte. Nothing loops over elements in Python.
@@ -136,6 +136,50 @@ def _are_valid_numbers(*numbers: object) -> bool:
     return all(type(number) is int and 0 <= number < MAX_ELEMENTS for number in numbers)
 
 
+def encode(name: str, tensor: Tensor) -> tuple[list[object], list[Tensor]]:
+    """Return an entry of the index, and the parts of the data that belong to it."""
+    words, size = _as_words(tensor), tensor.numel()
+    nonzero = (words != 0).any(1)
+    count = int(nonzero.sum())
+    low = best_low(size, count)
+    width = tensor.dtype.itemsize
+    costs = {
+        "dense": size * width,
+        "mask": mask_bytes(size) + count * width,
+        "gaps": gap_bytes(size, count, low) + count * width,
+    }
+    coding = min(costs, key=lambda each: costs[each]) if count else "zeros"
+    entry: list[object] = [name, DTYPE_NAMES[tensor.dtype], list(tensor.shape), coding]
+    if coding == "zeros":
+        return entry, []
+    if coding == "dense":
+        return entry, [_as_bytes(tensor)]
+    values = words[nonzero].flatten().view(torch.uint8)
+    if coding == "mask":
+        return [*entry, count], [pack(nonzero), values]
+    return [*entry, count, low], [encode_gaps(nonzero.nonzero().flatten(), size, low), values]
+
+
+def decode(entry: TensorEntry, positions: Tensor, values: Tensor) -> Tensor:
+    """Return a dense tensor, given the bytes of the positions of its values and of the values."""
+    if entry.dtype == torch.bool and values.numel() and int(values.max()) > 1:
+        raise ValueError("a boolean is neither 0 nor 1")
+    if entry.coding == "dense":
+        return values.view(entry.dtype).view(entry.shape)
+    tensor = torch.zeros(entry.size * entry.dtype.itemsize, dtype=torch.uint8).view(entry.dtype).view(entry.shape)
+    if entry.coding == "zeros":
+        return tensor
+    if entry.coding == "mask":
+        where = unpack(positions, entry.size).nonzero().flatten()
+    else:
+        where = decode_gaps(positions, entry.size, entry.count, entry.low)
+    if len(where) != entry.count:
+        raise ValueError(f"{len(where):,} elements are marked, but the index lists {entry.count:,}")
+    words = _as_words(tensor)
+    words[where] = values.view(words.dtype).view(entry.count, words.shape[1])
+    return tensor
+
+
 def pack(bits: Tensor) -> Tensor:
     """Pack a vector of booleans into bytes, padded with zeros."""
     padded = torch.zeros(-(-bits.numel() // 8) * 8, dtype=torch.uint8)
@@ -201,13 +245,13 @@ def decode_gaps(packed: Tensor, size: int, count: int, low: int) -> Tensor:
     return positions
 
 
-def as_byte_tensor(tensor: Tensor) -> Tensor:
+def _as_bytes(tensor: Tensor) -> Tensor:
     """Return the memory of a tensor's elements, in row-major order, as a tensor of bytes."""
     return tensor.resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8)
 
 
-def as_words(tensor: Tensor) -> Tensor:
+def _as_words(tensor: Tensor) -> Tensor:
     """Return the bits of a tensor's elements as integers, one row for each element."""
     size = tensor.dtype.itemsize
     word = {1: torch.uint8, 2: torch.int16, 4: torch.int32}.get(size, torch.int64)
-    return as_byte_tensor(tensor).view(word).view(tensor.numel(), size // word.itemsize)
+    return _as_bytes(tensor).view(word).view(tensor.numel(), size // word.itemsize)

@@ -21,28 +21,31 @@ DENSE_BLOCKS = 0.9
 
 
 class SparseMatrix:
-    """A sparse matrix in CSR format. It never changes, so copies of a layer share it."""
+    """A sparse matrix in CSR format, or in BSR format with square blocks. It never changes, so copies share it."""
 
-    def __init__(self, matrix: Tensor) -> None:
+    def __init__(self, matrix: Tensor, side: int | None = None) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # torch warns that sparse tensors are in beta
+            if side is not None:
+                self.matrix = matrix.to_sparse_bsr((side, side))
+                return
             csr = matrix.to_sparse_csr()
             # MKL uses 32-bit indices, and would convert them for every product
             starts, columns = csr.crow_indices().int(), csr.col_indices().int()
-            self.csr = torch.sparse_csr_tensor(starts, columns, csr.values(), csr.shape, check_invariants=True)
+            self.matrix = torch.sparse_csr_tensor(starts, columns, csr.values(), csr.shape, check_invariants=True)
 
     def __deepcopy__(self, _: object) -> Self:
         return self  # torch cannot copy sparse CSR tensors
 
     @property
     def columns(self) -> int:
-        return self.csr.shape[1]
+        return self.matrix.shape[1]
 
     def times(self, dense: Tensor) -> Tensor:
         """Return the product with a dense matrix; the product with a vector is faster and has its own branch."""
-        if dense.shape[1] == 1:
-            return (self.csr @ dense.flatten())[:, None]
-        return torch.sparse.mm(self.csr, dense.contiguous())  # type: ignore[no-any-return]
+        if dense.shape[1] == 1 and self.matrix.layout == torch.sparse_csr:
+            return (self.matrix @ dense.flatten())[:, None]
+        return torch.sparse.mm(self.matrix, dense.contiguous())  # type: ignore[no-any-return]
 
 
 class SparseLayer(nn.Module):
@@ -73,56 +76,21 @@ def _rebuild(layer: nn.Module, _: object) -> None:
 
 
 class SparseLinear(SparseLayer):
-    """`y = W x + b` as a product with a sparse matrix."""
+    """`y = W x + b` as a product with a sparse matrix, in blocks if their side is given."""
 
-    def __init__(self, layer: nn.Linear, example: Tensor) -> None:
+    def __init__(self, layer: nn.Linear, side: int | None = None) -> None:
         super().__init__(layer)
+        self.side = side
         self.build()
 
     def build(self) -> None:
-        self.matrix = SparseMatrix(self.weight)
+        self.matrix = SparseMatrix(self.weight, self.side)
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
         if not len(rows):
             return functional.linear(x, self.weight, self.bias)
         out = self.matrix.times(rows.t()).t()
-        if self.bias is not None:
-            out = out + self.bias
-        return out.reshape(*x.shape[:-1], -1)
-
-
-class BlockMatrix:
-    """A sparse matrix in BSR format, whose nonzero blocks are small dense matrices. Copies of a layer share it."""
-
-    def __init__(self, matrix: Tensor, side: int) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # torch warns that sparse tensors are in beta
-            self.bsr = matrix.to_sparse_bsr((side, side))
-
-    def __deepcopy__(self, _: object) -> Self:
-        return self
-
-    def times(self, dense: Tensor) -> Tensor:
-        return self.bsr @ dense
-
-
-class BlockLinear(SparseLayer):
-    """`y = W x + b` with the nonzero blocks of the weight, in BSR format."""
-
-    def __init__(self, layer: nn.Linear, side: int) -> None:
-        super().__init__(layer)
-        self.side = side
-        self.build()
-
-    def build(self) -> None:
-        self.matrix = BlockMatrix(self.weight, self.side)
-
-    def forward(self, x: Tensor) -> Tensor:
-        rows = x.reshape(-1, x.shape[-1])
-        if not len(rows):
-            return functional.linear(x, self.weight, self.bias)
-        out = self.matrix.times(rows.t().contiguous()).t()
         if self.bias is not None:
             out = out + self.bias
         return out.reshape(*x.shape[:-1], -1)
@@ -258,8 +226,8 @@ def sparse_forms(layer: nn.Module, example: Tensor) -> dict[str, SparseLayer]:
     """Return the sparse layers that can replace a layer, by name."""
     if isinstance(layer, nn.Linear):
         side = block_side(layer.weight)
-        blocks = {} if side is None else {f"blocks of {side} x {side}": BlockLinear(layer, side)}
-        return {"sparse product": SparseLinear(layer, example), **blocks}
+        blocks = {} if side is None else {f"blocks of {side} x {side}": SparseLinear(layer, side)}
+        return {"sparse product": SparseLinear(layer), **blocks}
     if not isinstance(layer, nn.Conv2d) or not _is_supported(layer) or example.ndim != 4:
         return {}
     entries = int(layer.weight.count_nonzero()) * layer(example[:1])[0, 0].numel()

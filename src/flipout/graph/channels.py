@@ -25,33 +25,30 @@ class Channels:
     constants: Tensor
     input_dependent: Tensor
 
+    @staticmethod
+    def known(axis: int | None, constants: Tensor, input_dependent: Tensor) -> Channels:
+        """Return channels with these constants. Constants that are not finite count as varying."""
+        constants = torch.where(constants.isfinite(), constants, torch.nan)
+        return Channels(axis, constants, input_dependent & constants.isnan())
+
+    @staticmethod
+    def unknown(axis: int | None, size: int, input_dependent: bool) -> Channels:
+        """Return channels that may have any value."""
+        return Channels(axis, torch.full((size,), torch.nan, dtype=torch.float64), torch.full((size,), input_dependent))
+
     @property
     def varies(self) -> Tensor:
         return self.constants.isnan()
 
     def along(self, axis: int | None, size: int) -> Channels:
         """Return the channels of the same tensor along an axis; nothing is known along any other than its own."""
-        return self if axis == self.axis else unknown_channels(axis, size, bool(self.input_dependent.any()))
-
-
-def unknown_channels(axis: int | None, size: int, input_dependent: bool) -> Channels:
-    """Return channels that may have any value."""
-    return Channels(axis, torch.full((size,), torch.nan, dtype=torch.float64), torch.full((size,), input_dependent))
-
-
-def known_channels(axis: int | None, constants: Tensor, input_dependent: Tensor) -> Channels:
-    """Return channels with these constants. Constants that are not finite count as varying."""
-    constants = torch.where(constants.isfinite(), constants, torch.nan)
-    return Channels(axis, constants, input_dependent & constants.isnan())
+        return self if axis == self.axis else Channels.unknown(axis, size, bool(self.input_dependent.any()))
 
 
 def broadcast_channels(vector: Tensor, axis: int, dimensions: int) -> Tensor:
-    """Reshape one number per channel so that it broadcasts to one example, a tensor without the batch axis.
+    """Reshape one number per channel so that it broadcasts to one example, which has that many axes.
 
-    Args:
-        vector: one number per channel.
-        axis: the axis of the channels in a batch.
-        dimensions: the number of axes of the example.
+    The axis of the channels is that in a batch; an example has no batch axis.
     """
     return vector.reshape(-1, *(1,) * (dimensions - axis))
 

@@ -11,15 +11,6 @@ from torch import Tensor, fx, nn
 
 from ..modules import unwrapped
 
-QUANTIZED_MODULES = (
-    "torch.ao.nn.quantized",
-    "torch.ao.nn.intrinsic.quantized",
-    "torch.ao.nn.sparse.quantized",
-)
-"""The packages of torch's quantized modules. Modules for quantization-aware training are not quantized yet."""
-FLOAT_MODULES = ("FloatFunctional", "FXFloatFunctional")
-"""Modules of these packages that compute in floating point, in networks that are prepared for quantization."""
-
 
 class UnsupportedNetworkError(Exception):
     """The network as a whole cannot be traced or compacted; the message says why."""
@@ -106,6 +97,6 @@ def _is_quantized(tensor: object) -> bool:
 
 
 def _is_quantized_module(module: nn.Module) -> bool:
-    package = f"{type(module).__module__}."
-    listed = any(package.startswith(f"{each}.") for each in QUANTIZED_MODULES)
-    return listed and type(module).__name__ not in FLOAT_MODULES
+    """Whether torch has quantized a module. Those that compute in floating point are prepared for quantization."""
+    package, name = type(module).__module__, type(module).__name__
+    return package.startswith("torch.ao.nn.") and ".quantized" in package and not name.endswith("FloatFunctional")

@@ -19,17 +19,17 @@ from .channels import INSERTED_MODULES
 from .copies import has_hooks
 from .rules import channelwise, reshaping
 from .rules.base import Call, Rule
-from .rules.combinations import Arithmetic, recognize_arithmetic, recognize_concatenation
-from .rules.layers import recognize_convolution, recognize_linear, recognize_transposed_convolution
+from .rules.combinations import recognize_arithmetic, recognize_concatenation
+from .rules.layers import recognize_convolution, recognize_linear
 
 Recognizer = Callable[[Call], Rule | None]
 Target = Callable[..., Any] | str
 """What a node calls: a function, or the name of a method."""
 
 # Operations that are listed with a number have that many axes after the channels.
-CONVOLUTIONS: dict[type[nn.Module], int] = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
-TRANSPOSED_CONVOLUTIONS: dict[type[nn.Module], int] = {
-    **{nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3}
+CONVOLUTIONS: dict[type[nn.Module], int] = {
+    **{nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3},
+    **{nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3},
 }
 AVERAGE_POOLINGS: dict[type[nn.Module], int] = {nn.AvgPool1d: 1, nn.AvgPool2d: 2, nn.AvgPool3d: 3}
 OTHER_POOLINGS: dict[type[nn.Module], int] = {
@@ -50,7 +50,6 @@ ACTIVATIONS: set[type[nn.Module]] = {
 MODULES: dict[type[nn.Module], Recognizer] = {
     nn.Linear: recognize_linear,
     **{kind: partial(recognize_convolution, spatial=n) for kind, n in CONVOLUTIONS.items()},
-    **{kind: partial(recognize_transposed_convolution, spatial=n) for kind, n in TRANSPOSED_CONVOLUTIONS.items()},
     **dict.fromkeys(BATCH_NORMS, channelwise.recognize_batch_norm),
     **dict.fromkeys(IDENTITIES, channelwise.recognize_identity),
     **dict.fromkeys(ACTIVATIONS, channelwise.recognize_activation),
@@ -89,9 +88,9 @@ SIZE_QUERIES: set[Target] = {getattr, "size"}
 
 FUNCTIONS: dict[Target, Recognizer] = {
     **dict.fromkeys(ACTIVATION_FUNCTIONS, channelwise.recognize_activation),
-    **dict.fromkeys(ADDITIONS, partial(recognize_arithmetic, kind=Arithmetic.SUM)),
-    **dict.fromkeys(PRODUCTS, partial(recognize_arithmetic, kind=Arithmetic.PRODUCT)),
-    **dict.fromkeys(OTHER_ARITHMETIC, partial(recognize_arithmetic, kind=Arithmetic.OTHER)),
+    **dict.fromkeys(ADDITIONS, partial(recognize_arithmetic, kind="sum")),
+    **dict.fromkeys(PRODUCTS, partial(recognize_arithmetic, kind="product")),
+    **dict.fromkeys(OTHER_ARITHMETIC, partial(recognize_arithmetic, kind="other")),
     **dict.fromkeys(CONCATENATIONS, recognize_concatenation),
     **dict.fromkeys(MEANS, channelwise.recognize_mean_function),
     **{

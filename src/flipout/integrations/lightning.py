@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -112,13 +113,8 @@ class LightningPrune(Callback):
             pl_module, trainer.optimizers, self._optimizer, options.get("include"), options.get("exclude")
         )
         self._session.recipe.refuse_scaler(getattr(trainer.precision_plugin, "scaler", None))
-        self._session.start(
-            pl_module,
-            optimizer,
-            lambda: training_steps(trainer, pl_module, self._max_epochs),
-            trainer.global_step,
-            **further,
-        )
+        length = partial(training_steps, trainer, pl_module, self._max_epochs)
+        self._session.start(pl_module, optimizer, length, trainer.global_step, **further)
         self._masked = -1
 
     def on_before_optimizer_step(

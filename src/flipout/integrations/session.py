@@ -195,17 +195,10 @@ class PruningSession:
 
 
 def _compare(length: int, planned: int, steps: int) -> None:
-    if length == planned:
-        return
-    effect = (
-        "the zeros are kept after its end"
-        if length > planned
-        else "if training ends before its last pruning, the network does not reach the sparsity"
-    )
-    warnings.warn(
-        f"training now ends at step {length:,}, but it was planned to end at step {planned:,} when pruning started. "
-        f"The schedule of {steps:,} steps goes on as it was planned: {effect}. Give steps={steps} to say that you "
-        "want this",
-        ChangedLengthWarning,
-        stacklevel=4,
-    )
+    if length != planned:
+        warnings.warn(
+            f"training now ends at step {length:,}, but pruning was planned for an end at step {planned:,}. The "
+            f"schedule of {steps:,} steps stays as it is. Give steps={steps} to say that you want this",
+            ChangedLengthWarning,
+            stacklevel=4,
+        )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx, nn
 
-from ..channels import Channels, known_channels, unknown_channels
+from ..channels import Channels
 
 if TYPE_CHECKING:
     from ..rebuild import GraphBuilder
@@ -82,7 +82,7 @@ class Rule:
         """Return what is known about the result, given what is known about the sources."""
         # Without sources it is an input of the network, a parameter, or a call that may draw random numbers.
         dependent = not self.sources or any(bool(channels.input_dependent.any()) for channels in inputs)
-        return unknown_channels(None, 1, dependent)
+        return Channels.unknown(None, 1, dependent)
 
     def expand(self, needed: Tensor) -> Tensor:
         """Return the channels that the rebuilt operation produces where these are needed, such as whole groups."""
@@ -118,7 +118,7 @@ class ChannelwiseRule(Rule):
         (channels,) = inputs
         if channels.axis is None:
             return channels
-        return known_channels(channels.axis, self.apply(channels.constants), channels.input_dependent)
+        return Channels.known(channels.axis, self.apply(channels.constants), channels.input_dependent)
 
     def required_inputs(self, inputs: Sequence[Channels], output: Channels, kept: Tensor) -> list[Tensor | None]:
         return [kept]

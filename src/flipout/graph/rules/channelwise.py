@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ..channels import Channels, known_channels
+from ..channels import Channels
 from .base import Call, ChannelwiseRule, Rule
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class BatchNormRule(ChannelwiseRule):
         constants = (channels.constants - module.running_mean.double().cpu()) * factor
         constants = torch.where(factor == 0, 0.0, constants)
         constants = constants if module.bias is None else constants + module.bias.detach().double().cpu()
-        return known_channels(1, constants, channels.input_dependent)
+        return Channels.known(1, constants, channels.input_dependent)
 
     def rebuild(self, build: GraphBuilder, inputs: Sequence[Channels], output: Channels, kept: Tensor) -> fx.Node:
         source = build.select(self, 0, kept)

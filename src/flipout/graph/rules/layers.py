@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from ..channels import AddConstant, Channels, broadcast_channels, known_channels
+from ..channels import AddConstant, Channels, broadcast_channels
 from .base import Call, Rule
 
 if TYPE_CHECKING:
@@ -54,13 +54,18 @@ class WeightedLayerRule(Rule):
         self.weights, self.bordered = weights_by_output(module), is_bordered(module)
         self.bias = None if module.bias is None else module.bias.detach().cpu()
         self.groups = 1 if isinstance(module, nn.Linear) else module.groups
-        self.connected = connections(self.weights, self.groups)
+        self.connected = (self.weights != 0).any(2).reshape(self.groups, len(self.weights) // self.groups, -1)
+        """Whether an output of a group reads an input of that group: (groups, outputs, inputs)."""
 
     def propagate(self, inputs: Sequence[Channels]) -> Channels:
         (channels,) = inputs
-        constants = constant_outputs(self.weights, self.bias, channels.constants, self.groups, self.bordered)
+        foldable = channels.constants == 0 if self.bordered else ~channels.varies
+        constants = bias_from_constants(self.weights, channels.constants, self.groups)
+        if self.bias is not None:
+            constants = constants + self.bias.double()
+        constants = torch.where(outputs_reading(self.connected, ~foldable), torch.nan, constants)
         dependent = outputs_reading(self.connected, channels.input_dependent)
-        return known_channels(self.axis, constants, dependent)
+        return Channels.known(self.axis, constants, dependent)
 
     def influencing_inputs(self, inputs: Sequence[Channels], output: Channels, wanted: Tensor) -> list[Tensor | None]:
         return [inputs_read_by(self.connected, wanted & output.varies) & inputs[0].varies]
@@ -138,20 +143,17 @@ class GroupedLayerRule(WeightedLayerRule):
 
 def resized_layer(module: WeightModule, weights: Tensor, bias: Tensor | None, groups: int) -> WeightModule:
     """Return a layer like this one with other weights, in the shape of `weights_by_output`, and another bias."""
-    old, has_bias = module.weight, module.bias is not None
-    weights = weights.to(old).reshape(*weights.shape[:2], *old.shape[2:])
+    old, (outputs, inputs) = module.weight, weights.shape[:2]
+    if bias is not None and module.bias is None and not bias.any():
+        bias = None
+    weights = weights.to(old).reshape(outputs, inputs, *old.shape[2:])
     if isinstance(module, _ConvTransposeNd):
         weights = weights.transpose(0, 1).contiguous()
     module = copy.copy(module)
     module._parameters = {
         "weight": nn.Parameter(weights, old.requires_grad),
-        "bias": nn.Parameter(bias.to(old), old.requires_grad)
-        if bias is not None and (has_bias or bias.any())
-        else None,
+        "bias": None if bias is None else nn.Parameter(bias.to(old), old.requires_grad),
     }
-    outputs, inputs = (
-        (weights.shape[1], weights.shape[0]) if isinstance(module, _ConvTransposeNd) else weights.shape[:2]
-    )
     if isinstance(module, nn.Linear):
         module.in_features, module.out_features = inputs, outputs
     else:
@@ -171,23 +173,12 @@ def recognize_convolution(call: Call, *, spatial: int) -> Rule | None:
     assert isinstance(call.module, _ConvNd)
     if call.dimensions - 2 != spatial:
         return None
-    rule = UngroupedLayerRule if call.module.groups == 1 else GroupedLayerRule
-    return rule(call.node, call.source, 1, call.module)
-
-
-def recognize_transposed_convolution(call: Call, *, spatial: int) -> Rule | None:
-    assert isinstance(call.module, _ConvNd)
-    return recognize_convolution(call, spatial=spatial) if call.module.groups == 1 else None
-
-
-def connections(weights: Tensor, groups: int) -> Tensor:
-    """Return whether an output of a group reads an input of that group: (groups, outputs, inputs)."""
-    return (weights != 0).any(2).reshape(groups, weights.shape[0] // groups, weights.shape[1])
-
-
-def unfoldable_inputs(constants: Tensor, bordered: bool) -> Tensor:
-    """Return which inputs cannot be folded into the bias."""
-    return constants.isnan() | (constants != 0) if bordered else constants.isnan()
+    if call.module.groups == 1:
+        return UngroupedLayerRule(call.node, call.source, 1, call.module)
+    is_transposed = isinstance(
+        call.module, _ConvTransposeNd
+    )  # its weight does not have the outputs of a group together
+    return None if is_transposed else GroupedLayerRule(call.node, call.source, 1, call.module)
 
 
 def outputs_reading(connected: Tensor, inputs: Tensor) -> Tensor:
@@ -213,31 +204,10 @@ def bias_from_constants(weights: Tensor, constants: Tensor, groups: int) -> Tens
     return total
 
 
-def constant_outputs(weights: Tensor, bias: Tensor | None, constants: Tensor, groups: int, bordered: bool) -> Tensor:
-    """Return the constant value of each output; NaN for an output that varies."""
-    varies = outputs_reading(connections(weights, groups), unfoldable_inputs(constants, bordered))
-    values = bias_from_constants(weights, constants, groups)
-    if bias is not None:
-        values = values + bias.double()
-    return torch.where(varies, torch.nan, values)
-
-
 def representative_input(constants: Tensor) -> int | None:
     """Return the input that stands for all nonzero constants: the largest, so that no ratio to it exceeds one."""
     sizes = constants.nan_to_num(0.0).abs()
     return int(sizes.argmax()) if sizes.any() else None
-
-
-def merge_constant_inputs(weights: Tensor, constants: Tensor) -> Tensor:
-    """Return weights that read one constant input `r` instead of all of them: `w_ork = sum_i w_oik c_i / c_r`."""
-    chosen = representative_input(constants)
-    weights = weights.double()
-    if chosen is not None:
-        ratios = constants.nan_to_num(0.0) / constants[chosen]
-        column = torch.einsum("oik,i->ok", weights, ratios)
-        weights = torch.where(constants.isnan()[:, None], weights, 0.0)
-        weights[:, chosen] = column
-    return weights
 
 
 def fold_constants(
@@ -248,9 +218,12 @@ def fold_constants(
     `inputs` and `outputs` are the constants before and after the layer. A constant output becomes pure bias.
     """
     bias = None if bias is None else bias.double()
-    if bordered:
-        weights = merge_constant_inputs(weights, inputs)
-    else:
+    if bordered and (chosen := representative_input(inputs)) is not None:
+        # One input reads for all constants: w_ork = sum_i w_oik c_i / c_r.
+        column = torch.einsum("oik,i->ok", weights.double(), inputs.nan_to_num(0.0) / inputs[chosen])
+        weights = torch.where(inputs.isnan()[:, None], weights.double(), 0.0)
+        weights[:, chosen] = column
+    elif not bordered:
         shift = bias_from_constants(weights, inputs, 1)
         bias = shift if bias is None else bias + shift
         weights = torch.where(inputs.isnan()[:, None], weights, 0.0)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx
 
-from ..channels import Channels, known_channels
+from ..channels import Channels
 from .base import Call, ChannelwiseRule, Rule
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class FlattenRule(Rule):
     def propagate(self, inputs: Sequence[Channels]) -> Channels:
         (channels,) = inputs
         tensors = channels.constants, channels.input_dependent
-        return known_channels(1, *(tensor.repeat_interleave(self.positions) for tensor in tensors))
+        return Channels.known(1, *(tensor.repeat_interleave(self.positions) for tensor in tensors))
 
     def expand(self, needed: Tensor) -> Tensor:
         return self._channels(needed).repeat_interleave(self.positions)
