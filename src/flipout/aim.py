@@ -23,7 +23,7 @@ class AimTest:
     In one optimizer step a weight over-shoots if it crosses `phi`, that is if `sgn(theta - phi)` changes. It
     under-shoots if it comes closer on the same side. The test is positive where the count exceeds `kappa`: then `phi`
     is assumed to be a local optimum. FlipOut is this test at `phi = 0`, where an over-shoot is a sign flip. Next to a
-    pruner, weights that are pruned for good do not count, and of others that are pruned the hidden values count. Attach
+    pruner, permanently pruned weights do not count, and of other pruned weights the hidden values count. Attach
     the test before the pruner, so that it sees the weights of a step before they are pruned.
 
         aim = flipout.AimTest(model, optimizer, phi=0.0, kappa=10)
@@ -119,7 +119,7 @@ class AimTest:
     def _after_step(self) -> None:
         for name, weight in self._weights.items():
             over, under = shots(self._distance[name], weight - self.phi[name])
-            if (layer := layer_of(weight)) is not None:  # a weight that is pruned for good does not move
+            if (layer := layer_of(weight)) is not None:  # a permanently pruned weight does not move
                 over, under = over & layer.learning, under & layer.learning
             self.over_shoots[name] += over
             self.under_shoots[name] += under

@@ -201,7 +201,7 @@ def test_training_is_refused() -> None:
     fast = accelerate(prune(nn.Sequential(nn.Linear(8, 8)), 0.9), torch.randn(2, 8), repetitions=1)
     assert not any(parameter.requires_grad for parameter in fast.parameters())
     assert not fast(torch.randn(2, 8, requires_grad=True)).requires_grad
-    with pytest.raises(RuntimeError, match="train the network it was made from"):
+    with pytest.raises(RuntimeError, match="inference"):
         fast.train()
     assert fast.eval() is fast
 
@@ -248,14 +248,12 @@ def test_layers_are_reported_dense_if_the_whole_is_faster_without_sparse_ones(mo
 @pytest.mark.usefixtures("_sparse_wins")
 def test_inputs_of_another_size_are_refused() -> None:
     fast = accelerate(prune(build("vgg19", width=0.1), 0.9), torch.randn(1, 3, 32, 32), repetitions=1)
-    with pytest.raises(
-        ValueError, match=r"accelerated for inputs of size \(3, 32, 32\).*these have size \(3, 64, 64\)"
-    ):
+    with pytest.raises(ValueError, match=r"\(3, 32, 32\).*\(3, 64, 64\)"):
         fast(torch.randn(1, 3, 64, 64))
 
 
 def test_only_on_the_cpu() -> None:
-    with pytest.raises(ValueError, match="on the CPU"):
+    with pytest.raises(ValueError, match="CPU"):
         accelerate(nn.Linear(2, 2, device="meta"), torch.randn(1, 2))
 
 

@@ -114,9 +114,9 @@ class OnAGraph(nn.Module):
 def test_inputs_without_a_batch() -> None:
     model = prune(OnAGraph(), 0.9)
     fast_and_same(model, torch.randn(7, 6), torch.eye(7))
-    with pytest.raises(ValueError, match="does not run on a batch of 1"):
+    with pytest.raises(ValueError, match="batch of 1"):
         card(model, (torch.randn(7, 6), torch.eye(7)), repetitions=1)
-    with pytest.raises(ValueError, match="its size differs between the inputs"):
+    with pytest.raises(ValueError, match="batch"):
         card(model, (torch.randn(7, 6), torch.randn(2, 7)), repetitions=1)
 
 
@@ -159,7 +159,7 @@ def test_convolutions_of_volumes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_at_least_one_repetition() -> None:
-    with pytest.raises(ValueError, match="at least 1"):
+    with pytest.raises(ValueError, match="repetitions"):
         accelerate(nn.Linear(4, 4), torch.ones(1, 4), repetitions=0)
 
 
@@ -175,7 +175,7 @@ def test_files_are_compared_relative_to_the_size_of_outputs() -> None:
     with torch.no_grad():
         tiny.weight.mul_(1e-5)
     example = (torch.ones(1, 4),)
-    with pytest.raises(ValueError, match="outputs of a file of zeros differ"):
+    with pytest.raises(ValueError, match="a file of zeros"):
         verify_outputs(tiny, lambda x: torch.zeros(len(x), 2), example, "a file of zeros")
 
     def masked(x: Tensor) -> Tensor:

@@ -81,7 +81,7 @@ def test_other_files(tmp_path: Path) -> None:
     path = tmp_path / "net"
     with pytest.raises(FileNotFoundError):
         load(path)
-    with pytest.raises(SparseFileError, match="is a folder"):
+    with pytest.raises(SparseFileError, match="folder"):
         load(tmp_path)
     save_file({"a": torch.ones(3)}, path)
     with pytest.raises(SparseFileError, match="not a sparse file"):
@@ -94,10 +94,10 @@ def test_other_files(tmp_path: Path) -> None:
         load(path)
     metadata = {"format": "flipout-sparse", "version": "1"}
     save_file({"index": torch.ones(3)}, path, metadata)
-    with pytest.raises(SparseFileError, match="an index and data"):
+    with pytest.raises(SparseFileError, match="index"):
         load(path)
     save_file({"index": torch.ones(3), "data": torch.ones(3)}, path, metadata)
-    with pytest.raises(SparseFileError, match="not bytes"):
+    with pytest.raises(SparseFileError, match="bytes"):
         load(path)
 
 
@@ -108,7 +108,7 @@ def test_the_memory_limit_can_be_raised_and_lowered(tmp_path: Path) -> None:
         load(tmp_path / "net")
     assert_same(load(tmp_path / "net", max_bytes=1 << 27), state)
     save({"small": torch.ones(100)}, tmp_path / "net")
-    with pytest.raises(SparseFileError, match="400 bytes, more than the 399"):
+    with pytest.raises(SparseFileError, match="max_bytes=400"):
         load(tmp_path / "net", max_bytes=399)
 
 

@@ -48,9 +48,7 @@ def test_float32_is_refused_because_torch_would_drop_weights() -> None:
     weight.view(32, -1, 4)[..., 2:] = 0  # 2:4, with both weights in the first pair
     packed, meta = sparse_semi_structured_from_dense_cutlass(weight)
     assert not torch.equal(sparse_semi_structured_to_dense_cutlass(packed, meta), weight)
-    with pytest.raises(
-        ValueError, match=r"semi-structured weights are of float16.*In float32 the hardware keeps 1 of 2"
-    ):
+    with pytest.raises(ValueError, match="float32"):
         export.check_semi_structured(pruned(), torch.float32)
 
 
@@ -65,9 +63,9 @@ def test_the_conversion_of_torch_takes_the_weights_and_gives_them_back(dtype: to
 
 
 def test_without_a_gpu_the_error_says_what_is_missing() -> None:
-    with pytest.raises(RuntimeError, match=r"need an NVIDIA GPU.*on the CPU\. 2 of its layers qualify"):
+    with pytest.raises(RuntimeError, match="GPU"):
         export.to_semi_structured(pruned())
-    with pytest.raises(ValueError, match="no Linear layer of Sequential can be converted"):
+    with pytest.raises(ValueError, match="Sequential"):
         export.to_semi_structured(nn.Sequential(nn.Linear(64, 32)))
-    with pytest.raises(ValueError, match=r"dtype is torch\.float64; semi-structured weights are of float16"):
+    with pytest.raises(ValueError, match="float64"):
         export.check_semi_structured(pruned(), torch.float64)

@@ -85,7 +85,7 @@ def test_minus_zero_nan_and_tiny_numbers_are_stored(tmp_path: Path) -> None:
 def test_minus_zeros_are_stored_with_a_warning(tmp_path: Path) -> None:
     """Multiplication with a mask produces them."""
     weight = -torch.ones(1000) * (torch.arange(1000) < 10)
-    with pytest.warns(UserWarning, match=r"990 zeros of weight have a minus sign.*weight \+ 0"):
+    with pytest.warns(UserWarning, match="990 zeros of weight"):
         save({"weight": weight}, tmp_path / "signed")
     assert_same(load(tmp_path / "signed"), {"weight": weight})
     save({"weight": weight + 0}, tmp_path / "plain")

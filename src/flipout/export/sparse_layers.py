@@ -5,7 +5,6 @@ Each layer keeps its dense weight too: for `state_dict`, and for images of anoth
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Self
@@ -139,25 +138,8 @@ class SparseConvolution(SparseLayer):
         return functional.pad(x, (width, width, height, height)) if height or width else x
 
 
-class GatheredConvolution(SparseConvolution):
-    """Gathers the pixels that each tap reads into a row, by one index, and multiplies with a sparse matrix."""
-
-    def build(self) -> None:
-        channel, row, column = self.taps().unbind(1)
-        self.matrix = SparseMatrix(self.weight[:, channel, row, column])
-        height, width = (side + 2 * around for side, around in zip(self.image, self.padding, strict=True))
-        down, across = (step * torch.arange(count) for step, count in zip(self.stride, self.out, strict=True))
-        first = channel * height * width + row * self.dilation[0] * width + column * self.dilation[1]
-        self.positions = (first[:, None, None] + down[:, None] * width + across).flatten()
-
-    def sparse_product(self, x: Tensor) -> Tensor:
-        padded = self.padded(x).flatten(1)
-        taps, pixels = self.matrix.columns, math.prod(self.out)
-        return torch.stack([self.matrix.times(each[self.positions].view(taps, pixels)) for each in padded])
-
-
 class SlicedConvolution(SparseConvolution):
-    """Like `GatheredConvolution`, but copies for each kernel position a slice of the channels that are read there."""
+    """Copies a slice of the channels that are read at each kernel position, and multiplies with a sparse matrix."""
 
     def build(self) -> None:
         taps = self.taps()
@@ -213,7 +195,6 @@ class MatrixConvolution(SparseConvolution):
 
 
 SPARSE_CONVOLUTIONS: dict[str, Callable[[nn.Conv2d, Tensor], SparseConvolution]] = {
-    "gathered taps": GatheredConvolution,
     "sliced taps": SlicedConvolution,
     "sparse matrix": MatrixConvolution,
 }
