@@ -16,21 +16,7 @@ from flipout.export.layer_trials import DENSE, MIN_SPEEDUP_RATIO, AccelerationCh
 from flipout.export.sparse_layers import SPARSE_CONVOLUTIONS, SparseLayer, sparse_forms
 from flipout.export.timing import Timing
 from flipout.lab import build
-
-
-@torch.no_grad()
-def prune(model: nn.Module, sparsity: float, seed: int = 0) -> nn.Module:
-    """Set random weights to zero, and the statistics of norms to random values."""
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in model.parameters():
-        if parameter.ndim > 1:
-            parameter.masked_fill_(torch.rand(parameter.shape, generator=generator) < sparsity, 0)
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.running_mean.normal_(generator=generator)  # type: ignore[union-attr]
-            module.running_var.uniform_(0.5, 2, generator=generator)  # type: ignore[union-attr]
-            module.bias.normal_(generator=generator)
-    return model.eval()
+from tests.export.helpers import prune
 
 
 def choices_of(fast: nn.Module) -> AccelerationChoices:

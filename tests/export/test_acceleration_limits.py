@@ -17,7 +17,7 @@ from flipout.export.formats import verify_outputs
 from flipout.export.model_card import card
 from flipout.export.sparse_layers import SparseLayer
 from flipout.graph.comparison import describe_difference
-from tests.export.test_acceleration import prune
+from tests.export.helpers import prune
 
 
 @pytest.fixture(autouse=True)

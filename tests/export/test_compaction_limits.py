@@ -13,8 +13,7 @@ from torch.nn.utils import prune
 
 from flipout.export import accelerate, compact
 from flipout.graph.tracing import SIZE_DECISION_NOTE
-from tests.export.test_compaction import assert_same, notes_of
-from tests.export.test_compaction_cases import outputs, zero
+from tests.export.helpers import assert_same, notes_of, outputs, zero
 from tests.graph.networks import randomize
 
 

@@ -24,7 +24,7 @@ from flipout.export.timing import (
     format_milliseconds,
 )
 from flipout.lab import build
-from tests.export.test_acceleration import prune
+from tests.export.helpers import prune
 
 
 @pytest.fixture(scope="module")
