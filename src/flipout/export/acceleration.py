@@ -106,7 +106,9 @@ def accelerate(model: nn.Module, example_input: Example, *, repetitions: int = 1
         sparse, choices = folded, AccelerationChoices()
         notes.append(f"sparse layers could not be tried ({first_line(error)})")
     variants = {UNCHANGED: original, COMPACTED: compacted, FOLDED: folded}
-    variants[CHANNELS_LAST] = _weights_channels_last(independent_copy(folded))
+    variants[CHANNELS_LAST] = independent_copy(folded)
+    for tensor in (*variants[CHANNELS_LAST].parameters(), *variants[CHANNELS_LAST].buffers()):
+        tensor.data = _to_channels_last(tensor.data)
     if any(choice.chosen != DENSE for choice in choices):
         variants[SPARSE_LAYERS] = sparse
     return _fastest_variant(variants, choices, example, repetitions, tuple(notes))
@@ -153,13 +155,6 @@ def _overruled(choice: AccelerationChoice, whole: str) -> AccelerationChoice:
         return choice
     why = f"{choice.chosen} is faster by itself ({choice.why}), but the whole network is fastest when {whole}"
     return replace(choice, chosen=DENSE, why=why)
-
-
-def _weights_channels_last(network: nn.Module) -> nn.Module:
-    """Convert the tensors of a network to torch's channels-last memory format; return the network."""
-    for tensor in (*network.parameters(), *network.buffers()):
-        tensor.data = _to_channels_last(tensor.data)
-    return network
 
 
 def _to_channels_last(tensor: Tensor) -> Tensor:

@@ -159,7 +159,8 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _count(self, products: list[_Product]) -> None:
         for product in products:
             # Every element of a weight takes part in the same number of multiply-adds.
-            shares = (_zero_share(each) for each in product.operands if self._is_weight(each))
+            weights = [each for each in product.operands if each.numel() and self._is_weight(each)]
+            shares = (1 - Fraction(int(each.count_nonzero()), each.numel()) for each in weights)
             self.total += product.multiply_adds
             self.with_zero_weight += int(product.multiply_adds * max(shares, default=Fraction()))
 
@@ -199,10 +200,6 @@ class _Storages:
 
     def __contains__(self, tensor: Tensor) -> bool:
         return tensor.layout == torch.strided and tensor.untyped_storage()._cdata in self.keys
-
-
-def _zero_share(weight: Tensor) -> Fraction:
-    return Fraction(weight.numel() - int(weight.count_nonzero()), max(1, weight.numel()))
 
 
 @contextmanager

@@ -16,10 +16,11 @@ from torch import Tensor
 
 MAX_ELEMENTS = 1 << 62
 """Tensors have fewer elements than this."""
-
 MAX_AXES = 64
 """The most axes that torch supports."""
 MAX_LOW_BITS = 40
+CODINGS = {"zeros": 0, "dense": 0, "mask": 1, "gaps": 2}
+"""How a tensor is stored, and how many numbers its entry has for that."""
 
 DTYPES: dict[str, torch.dtype] = {
     name: dtype
@@ -46,7 +47,7 @@ class TensorEntry:
         same: the number of the entry that it is tied to; None if it is stored itself.
         dtype: its dtype.
         shape: its shape.
-        coding: how it is stored: "zeros", "dense", "mask" or "gaps".
+        coding: how it is stored, one of `CODINGS`.
         count: the number of stored values.
         low: for "gaps", the number of low bits of each position.
     """
@@ -85,18 +86,17 @@ def parse_index(text: bytes) -> list[TensorEntry]:
     if not isinstance(listed, list):
         raise SparseFileError("its index is not a list")
     entries: list[TensorEntry] = []
-    for fields in listed:
+    stored: set[int | None] = {None}
+    for number, fields in enumerate(listed):
         entry = _parse_entry(fields)
-        if entry is None or (entry.same is not None and not _is_stored(entries, entry.same)):
+        if entry is None or entry.same not in stored:
             raise SparseFileError(f"its index has an invalid entry: {str(fields)[:100]}")
+        if entry.same is None:
+            stored.add(number)
         entries.append(entry)
     if len({entry.name for entry in entries}) != len(entries):
         raise SparseFileError("its index contains a name twice")
     return entries
-
-
-def _is_stored(entries: list[TensorEntry], number: int) -> bool:
-    return number < len(entries) and entries[number].same is None
 
 
 def _parse_entry(fields: Any) -> TensorEntry | None:
@@ -104,32 +104,27 @@ def _parse_entry(fields: Any) -> TensorEntry | None:
     match fields:
         case [str(name), int(same)] if _are_valid_numbers(same):
             return TensorEntry(name, same)
-        case [str(name), str(dtype), list(shape), str(coding), *numbers] if dtype in DTYPES and _are_valid_numbers(
-            *shape, *numbers
+        case [str(name), str(dtype), list(shape), str(coding), *numbers] if (
+            dtype in DTYPES
+            and len(numbers) == CODINGS.get(coding)
+            and _are_valid_numbers(*shape, *numbers)
+            and _is_valid_shape(shape)
         ):
-            if len(shape) > MAX_AXES or not _is_valid_shape(shape):
-                return None
             size = math.prod(shape)
-            match coding, numbers:
-                case ("zeros", []):
-                    return TensorEntry(name, None, DTYPES[dtype], tuple(shape), coding)
-                case ("dense", []):
-                    return TensorEntry(name, None, DTYPES[dtype], tuple(shape), coding, size)
-                case ("mask", [count]) if count <= size:
-                    return TensorEntry(name, None, DTYPES[dtype], tuple(shape), coding, count)
-                case ("gaps", [count, low]) if count <= size and low <= MAX_LOW_BITS:
-                    return TensorEntry(name, None, DTYPES[dtype], tuple(shape), coding, count, low)
+            count, low = {"zeros": (0, 0), "dense": (size, 0)}.get(coding) or (*numbers, 0)[:2]
+            if count <= size and low <= MAX_LOW_BITS:
+                return TensorEntry(name, None, DTYPES[dtype], tuple(shape), coding, count, low)
     return None
 
 
 def _is_valid_shape(shape: list[int]) -> bool:
-    """Return whether the number of elements is below the limit, with axes of size zero counted as one."""
+    """Return whether torch has so many axes and elements, with axes of size zero counted as one."""
     size = 1
-    for side in shape:
+    for side in shape[: MAX_AXES + 1]:
         size *= max(side, 1)
         if size >= MAX_ELEMENTS:  # stop early, because products of large numbers take long
             return False
-    return True
+    return len(shape) <= MAX_AXES
 
 
 def _are_valid_numbers(*numbers: object) -> bool:

@@ -209,7 +209,9 @@ def sparse_forms(layer: nn.Module, example: Tensor) -> dict[str, SparseLayer]:
         side = block_side(layer.weight)
         blocks = {} if side is None else {f"blocks of {side} x {side}": SparseLinear(layer, side)}
         return {"sparse product": SparseLinear(layer), **blocks}
-    if not isinstance(layer, nn.Conv2d) or not _is_supported(layer) or example.ndim != 4:
+    if not isinstance(layer, nn.Conv2d) or layer.groups != 1 or example.ndim != 4:
+        return {}
+    if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
         return {}
     entries = int(layer.weight.count_nonzero()) * layer(example[:1])[0, 0].numel()
     return {
@@ -217,7 +219,3 @@ def sparse_forms(layer: nn.Module, example: Tensor) -> dict[str, SparseLayer]:
         for name, form in SPARSE_CONVOLUTIONS.items()
         if form is not MatrixConvolution or entries <= MAX_MATRIX_ENTRIES
     }
-
-
-def _is_supported(layer: nn.Conv2d) -> bool:
-    return layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)

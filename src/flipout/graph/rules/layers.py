@@ -100,18 +100,14 @@ class UngroupedLayerRule(WeightedLayerRule):
             weights, bias = fold_constants(self.weights[kept], bias, before, after, self.bordered)
             return build.replace(self.node, source, resized_layer(self.module, weights[:, remaining], bias, 1))
         varies = broadcast_channels(channels.varies, self.axis, example_value.ndim)
-        offsets = self._outputs_for(torch.where(varies, 0.0, example_value))[kept]
+        exact, constant = copy.deepcopy(self.module).double().cpu(), torch.where(varies, 0.0, example_value)
+        offsets = exact(constant[None])[0].detach().movedim(self.axis - 1, 0)[kept]  # of one example, channels first
         weights, _ = fold_constants(self.weights[kept], None, before, after, False)
         bias = uniform_values(offsets)
         node = build.replace(self.node, source, resized_layer(self.module, weights[:, remaining], bias, 1))
         if bias is not None:
             return node
         return build.insert(self.node, AddConstant(offsets.movedim(0, self.axis - 1)), node)
-
-    def _outputs_for(self, value: Tensor) -> Tensor:
-        """Return the outputs of the layer for one example in float64, channels first."""
-        module = copy.deepcopy(self.module).double().cpu()
-        return module(value[None])[0].detach().movedim(self.axis - 1, 0)  # type: ignore[no-any-return]
 
 
 class GroupedLayerRule(WeightedLayerRule):

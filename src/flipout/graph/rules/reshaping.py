@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, fx
@@ -90,7 +90,8 @@ def recognize_size_query(call: Call) -> Rule | None:
     node, axis = call.node, call.axis
     if axis is None or not (node.target == "size" or node.args[1:] == ("shape",)):
         return None
-    asked = [node.args[1]] if node.target == "size" and len(node.args) > 1 else [*map(_index_of, node.users)]
+    indexed = [user.args[1] if user.target is operator.getitem else None for user in node.users]
+    asked = [node.args[1]] if node.target == "size" and len(node.args) > 1 else indexed
     if not all(isinstance(item, int) and item % call.dimensions != axis for item in asked):
         return None
     return SizeQueryRule(node, [call.source], [axis])
@@ -102,7 +103,3 @@ def _recognize_unsqueeze(call: Call) -> Rule | None:
     if call.axis != 1 or new_axes < 1 or after != before + (1,) * new_axes:
         return None
     return UnsqueezeRule(call.node, call.source, new_axes)
-
-
-def _index_of(user: fx.Node) -> Any:
-    return user.args[1] if user.target is operator.getitem else None
