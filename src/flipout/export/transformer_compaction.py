@@ -36,7 +36,7 @@ def compact_transformer(original: nn.Module, example: tuple[Tensor, ...]) -> tup
         except ValueError as error:
             notes.append(f"{features.name} is left unchanged: {error}")
     if left := _left_alone(compacted):
-        notes.append(f"these are left unchanged, because no channel of theirs can be removed by itself: {left}")
+        notes.append(f"these are left unchanged, because none of their channels can be removed by itself: {left}")
     try:
         with _without_cache(original), _without_cache(compacted):
             EquivalenceCheck(original, example).verify(compacted)

@@ -136,7 +136,7 @@ class AnalyzedNetwork:
 
 @torch.no_grad()
 def analyze_network(model: nn.Module, example: tuple[Tensor, ...]) -> AnalyzedNetwork:
-    """Trace and analyse a copy of a network. The random numbers of a training that goes on are not changed."""
+    """Trace and analyse a copy of a network. The random numbers of a running training are not changed."""
     network = unwrapped(model)
     is_single_module = fx.Tracer().is_leaf_module(network, "")
     with torch.random.fork_rng(devices={each.device for each in example if each.is_cuda}):

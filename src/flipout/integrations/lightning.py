@@ -48,7 +48,7 @@ class LightningPrune(Callback):
         Prune(flipout.GlobalMagnitude, sparsity=0.9, scope="layer", exclude="model.head")
 
     The pruner is attached when training starts, after a checkpoint is restored. Its state is part of the Trainer's
-    checkpoints: `trainer.fit(module, ckpt_path=...)` goes on bit for bit. A second `fit` of the same module goes on
+    checkpoints: `trainer.fit(module, ckpt_path=...)` resumes bit for bit. A second `fit` of the same module resumes
     too, with the masks that it has. `pruner` is the pruner itself, from the start of training on.
 
     Args:

@@ -127,7 +127,7 @@ class PruningSession:
         self._state, self._model = dict(state), None
 
     def state(self) -> dict[str, Any]:
-        """Everything needed to go on: plain data and tensors. Empty before the first start."""
+        """Everything needed to continue: plain data and tensors. Empty before the first start."""
         if not self._attached or self.pruner is None:
             return self._state
         steps = self.pruner.schedule.steps
@@ -175,7 +175,7 @@ class PruningSession:
                 f"schedule cannot be changed once it has started: give steps={saved}, or leave steps= out"
             )
         if given is None and counts:
-            with contextlib.suppress(ValueError):  # a training without a fixed length goes on under the saved schedule
+            with contextlib.suppress(ValueError):  # a training without a fixed length keeps the saved schedule
                 _compare(length(), state["total"], saved)
         return saved
 

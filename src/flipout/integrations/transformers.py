@@ -40,7 +40,7 @@ class TransformersPrune(TrainerCallback):
         Prune(flipout.GlobalMagnitude, sparsity=0.9, exclude="lm_head")
 
     The pruner is attached when training starts. Its state is a file in each `checkpoint-N` folder:
-    `trainer.train(resume_from_checkpoint=...)` goes on bit for bit. A second `train` of the same model goes on too,
+    `trainer.train(resume_from_checkpoint=...)` resumes bit for bit. A second `train` of the same model resumes too,
     with the masks that it has. `pruner` is the pruner itself, from the start of training on.
 
     Args:
