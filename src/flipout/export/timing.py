@@ -19,9 +19,6 @@ class Timing:
     low: float
     high: float
 
-    def __str__(self) -> str:
-        return f"{format_milliseconds(self.median)} ({self.quartiles})"
-
     @property
     def quartiles(self) -> str:
         return f"{format_milliseconds(self.low)} to {format_milliseconds(self.high)}"

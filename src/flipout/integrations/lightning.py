@@ -100,8 +100,6 @@ class LightningPrune(Callback):
         """Keep the state until training starts: the optimizers do not exist yet."""
         self._session.load(state_dict)
 
-    # The course of a training.
-
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
             self._max_epochs = trainer.max_epochs  # StochasticWeightAveraging adds an epoch later
