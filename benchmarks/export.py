@@ -28,8 +28,8 @@ from torch import Tensor, nn
 
 import flipout
 from flipout import export
-from flipout.export.file_sizes import dense_file_bytes, sparse_file_bytes
-from flipout.export.speed.interleaved_timing import time_interleaved
+from flipout.export.costs import dense_file_bytes, sparse_file_bytes
+from flipout.export.timing import time_interleaved
 from flipout.lab import build, load
 from flipout.lab.data import data_home
 from flipout.lab.data.batches import Images, prepare

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 import flipout
-from flipout.export.activation_memory import MemoryCounter
+from flipout.export.costs import MemoryCounter
 from flipout.lab import build
 
 from .timing import Times, interleaved

@@ -136,7 +136,7 @@ def test_it_goes_on_from_a_saved_state_and_stops_when_removed() -> None:
     for kind in ("over_shoots", "under_shoots"):
         assert all(torch.equal(one[kind][name], two[kind][name]) for name in one[kind])
     model = mlp()
-    with pytest.raises(ValueError, match=r"have different weights: 4\.weight"):
+    with pytest.raises(ValueError, match=r"4\.weight"):
         flipout.AimTest(model, sgd(model), exclude="4").load_state_dict(one)
 
 

@@ -23,7 +23,7 @@ BELOW = {
     "shards": {"positions"},
     "selection": set(),
     "statistics": {"numerics", "positions", "random_numbers"},
-    "graph": {"modules", "numerics", "runtime", "statistics"},
+    "graph": {"modules"},
     "granularity": {
         "events",
         "graph",
@@ -98,9 +98,7 @@ def test_the_rooms_of_the_core_are_layered() -> None:
             assert rooms(path) <= BELOW[room] | {room}, path
 
 
-def test_no_two_files_and_no_two_classes_have_one_name() -> None:
-    files = Counter(path.name for path in FILES if not path.name.startswith("__"))
-    assert [name for name, count in files.items() if count > 1] == []
+def test_no_two_classes_have_one_name() -> None:
     classes = Counter(
         node.name
         for path in FILES

@@ -15,7 +15,7 @@ from . import guards, problems
 from .criteria import Criterion, is_elementwise
 from .events import Event, Progress, Selection, warn_of_dead_layers
 from .forms import Form, Hidden, SecondChances, as_second_chances
-from .graph.example_inputs import Example
+from .graph.comparison import Example
 from .modules import named_tensors
 from .problems import Capability, Need
 from .ranking import read_floor

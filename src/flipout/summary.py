@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from .events import Event
-from .graph.example_inputs import Example, as_example
+from .graph.comparison import Example, as_example
 from .graph.live_paths import effective_weights
 from .modules import is_transposed
 from .schedules import Pruning
@@ -125,7 +125,7 @@ def summary_of(
     if example_input is not None and any(weight.view.key is not None for weight in weights):
         raise ValueError(
             "summary(example_input) does not work with sharded weights: gather the weights into an ordinary model, and "
-            "use flipout.export.effective_sparsity(model, x), or call summary() without an example"
+            "use flipout.export.effective_weights(model, x), or call summary() without an example"
         )
     live = {} if example_input is None else effective_weights(model, as_example(example_input)).layers
     rows = (summarize(weight, live[weight.name][1] if weight.name in live else None) for weight in weights)

@@ -2,54 +2,14 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
 
-from flipout.export.compaction import compact
 from flipout.lab.models import MODELS, build
+from tests.export.helpers import check, notes_of, numbers
 from tests.graph.networks import Architect, randomize
-
-
-def numbers(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
-@torch.no_grad()
-def assert_same(model: nn.Module, small: nn.Module, *inputs: Tensor) -> None:
-    expected, actual = model(*inputs), small(*inputs)
-    scale = float(expected.abs().max())
-    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9 * max(scale, 1e-3))
-
-
-def notes_of(small: nn.Module) -> list[str]:
-    notes = small.notes
-    assert isinstance(notes, list)
-    return notes
-
-
-def check(model: nn.Module, shape: tuple[int, ...], other_size: tuple[int, ...] | None = None) -> nn.Module:
-    """Check everything that holds for any network, in float64; return the compacted network."""
-    model = model.double().train()
-    before = copy.deepcopy(model.state_dict())
-    small = compact(model, torch.randn(2, *shape, dtype=torch.float64))
-    assert model.training
-    assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in before.items())
-    assert not any(note.startswith("nothing was removed") for note in notes_of(small))
-    model.eval()
-    for size in (shape, other_size or shape):
-        assert_same(model, small, torch.randn(3, *size, dtype=torch.float64))
-    assert numbers(compact(small, torch.randn(1, *shape, dtype=torch.float64))) == numbers(small)
-    fixed = compact(model, torch.randn(1, *shape, dtype=torch.float64), fixed_size=True)
-    assert not any(note.startswith("nothing was removed") for note in notes_of(fixed))
-    assert_same(model, fixed, torch.randn(3, *shape, dtype=torch.float64))
-    assert numbers(fixed) <= numbers(small)
-    return small
-
 
 SETTINGS = [(name, sparsity) for name in MODELS for sparsity in (0.9, 0.97, 0.999) if name != "densenet121"]
 

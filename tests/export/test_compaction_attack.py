@@ -8,7 +8,7 @@ from torch import nn
 
 from flipout.export import effective_weights
 from tests.attacks import seeds
-from tests.export.test_compaction import check
+from tests.export.helpers import check
 from tests.graph.attack_networks import AttackArchitect
 from tests.graph.networks import randomize
 

@@ -13,25 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from flipout.export.compaction import compact
-from flipout.export.compaction_report import CompactionReport
+from flipout.export.compaction import CompactionReport, compact
 from flipout.lab.models import build
-from tests.export.test_compaction import assert_same, check, notes_of, numbers
+from tests.export.helpers import assert_same, check, notes_of, numbers, outputs, zero
 from tests.graph.networks import randomize
-
-
-def outputs(model: nn.Module) -> list[int]:
-    """Return the number of outputs of each layer, in the order of the original."""
-    return [layer.outputs[1] for layer in model.compaction.layers]  # type: ignore[union-attr]
-
-
-def zero(layer: nn.Module, rows: list[int], columns: list[int] | None = None) -> None:
-    weight = layer.weight
-    assert isinstance(weight, nn.Parameter)
-    with torch.no_grad():
-        weight[rows] = 0
-        if columns:
-            weight[:, columns] = 0
 
 
 def test_one_constant_that_meets_zero_padding_is_kept() -> None:

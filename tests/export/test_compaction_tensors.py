@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from flipout.export import accelerate, compact
-from flipout.export.compaction_report import CompactionReport
+from flipout.export.compaction import CompactionReport
 from flipout.graph.comparison import describe_difference
-from tests.export.test_compaction import assert_same, notes_of, numbers
-from tests.export.test_compaction_cases import zero
+from tests.export.helpers import assert_same, notes_of, numbers, zero
 from tests.export.test_compaction_limits import Net
 from tests.graph.networks import randomize
 

@@ -18,14 +18,13 @@ from torch import Tensor, nn
 
 import flipout
 from flipout.export import compact, effective_weights, save
-from flipout.export.card_measurement import card
-from flipout.export.model_card import ModelCard
-from flipout.export.speed.interleaved_timing import (
+from flipout.export.model_card import ModelCard, card
+from flipout.export.timing import (
     Timing,
     format_milliseconds,
 )
 from flipout.lab import build
-from tests.export.speed.test_acceleration import prune
+from tests.export.helpers import prune
 
 
 @pytest.fixture(scope="module")

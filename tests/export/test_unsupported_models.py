@@ -52,7 +52,7 @@ def quantized(model: nn.Module) -> nn.Module:
 @pytest.mark.parametrize("convert", [scripted, traced])
 @pytest.mark.parametrize("name", EXPORTS)
 def test_scripted_networks(name: str, convert: Callable[[nn.Module], nn.Module], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"is a TorchScript module.* pass the module that"):
+    with pytest.raises(ValueError, match="TorchScript"):
         EXPORTS[name](convert(network()), tmp_path)
     assert not any(tmp_path.iterdir())
 
@@ -60,7 +60,7 @@ def test_scripted_networks(name: str, convert: Callable[[nn.Module], nn.Module],
 @pytest.mark.parametrize("wrap", [lambda m: m, nn.Sequential])
 @pytest.mark.parametrize("name", EXPORTS)
 def test_quantized_networks(name: str, wrap: Callable[[nn.Module], nn.Module], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"0 \(Linear\) is quantized.*: export before quantizing"):
+    with pytest.raises(ValueError, match=r"0 \(Linear\) is quantized"):
         EXPORTS[name](wrap(quantized(network())), tmp_path)
     assert not any(tmp_path.iterdir())
 
@@ -68,12 +68,12 @@ def test_quantized_networks(name: str, wrap: Callable[[nn.Module], nn.Module], t
 def test_a_sparse_file_of_a_quantized_network(tmp_path: Path) -> None:
     model = quantized(network())
     for state in (model, model.state_dict()):
-        with pytest.raises(TypeError, match=r"0 is quantized.*: export before quantizing"):
+        with pytest.raises(TypeError, match="0 is quantized"):
             export.save(state, tmp_path / "net")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tensor = torch.quantize_per_tensor(X, 0.1, 0, torch.qint8)
-    with pytest.raises(TypeError, match=r"w is quantized.*: export before quantizing"):
+    with pytest.raises(TypeError, match="w is quantized"):
         export.save({"w": tensor}, tmp_path / "net")
     assert not any(tmp_path.iterdir())
 

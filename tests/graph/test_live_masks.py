@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from flipout.graph.live_masks import LivePaths
-from flipout.graph.live_paths import effective_weights
-from flipout.graph.tracing_errors import UnsupportedNetworkError
+from flipout.graph.copies import UnsupportedNetworkError
+from flipout.graph.live_paths import LivePaths, effective_weights
 from flipout.lab.models import build
 from tests.graph.networks import BLOCKS, UNDERSTOOD
 from tests.graph.path_search import live_weights, smooth_network
@@ -170,5 +169,5 @@ def test_a_network_that_cannot_be_traced() -> None:
             y = super().forward(x)
             return y if y.sum() > 0 else -y
 
-    with pytest.raises(UnsupportedNetworkError, match="cannot be traced"):
+    with pytest.raises(UnsupportedNetworkError, match="trace"):
         LivePaths(Branching(2, 2), (torch.randn(1, 2),))

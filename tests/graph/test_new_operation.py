@@ -12,7 +12,7 @@ from torch import nn
 
 from flipout.export import compact, effective_weights
 from flipout.graph import operations
-from flipout.graph.rules import activations_and_pooling
+from flipout.graph.rules import channelwise
 from tests.graph.networks import randomize
 
 PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
@@ -23,7 +23,7 @@ def recognize_prelu() -> Any:
     """The code of the page, run where the page says it belongs."""
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (code,) = (block for block in blocks if "class PReLURule" in block)
-    names = {**vars(activations_and_pooling), "nn": nn}
+    names = {**vars(channelwise), "nn": nn}
     exec(compile("from __future__ import annotations\n" + code, str(PAGE), "exec"), names)
     return names["recognize_prelu"]
 

@@ -146,7 +146,7 @@ def test_a_training_without_a_fixed_length_asks_for_steps(tmp_path: Path) -> Non
             trainer.should_stop = trainer.global_step >= 20
 
     endless = DataLoader(Endless(), batch_size=4)
-    with pytest.raises(ValueError, match=r"no fixed length.*max_steps.*steps="):
+    with pytest.raises(ValueError, match="steps="):
         trainer(tmp_path, Prune(sparsity=0.9)).fit(Module(), endless)
     prune = Prune(sparsity=0.9, steps=20)
     trainer(tmp_path, prune, Stop()).fit(Module(), endless)
@@ -189,15 +189,15 @@ def test_any_method_by_name_or_class_with_options(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "options", "message"),
     [
-        ("flip-out", {"sparsity": 0.9}, "there is no method 'flip-out'; did you mean 'flipout'?"),
-        ("flipout", {}, "flipout needs sparsity="),
-        ("flipout", {"sparsity": 0.9, "floors": 1}, "flipout has no option floors; did you mean floor?"),
-        ("flipout", {"sparsity": 0.9, "steps": 0}, "steps is 0; give the number of optimizer steps"),
-        (nn.Linear, {"sparsity": 0.9}, "give the name of a method, such as 'flipout', or a subclass of Pruner"),
+        ("flip-out", {"sparsity": 0.9}, "flip-out.*flipout"),
+        ("flipout", {}, "sparsity="),
+        ("flipout", {"sparsity": 0.9, "floors": 1}, r"floors.*floor\?"),
+        ("flipout", {"sparsity": 0.9, "steps": 0}, "steps is 0"),
+        (nn.Linear, {"sparsity": 0.9}, "Linear"),
     ],
 )
 def test_mistakes_are_found_before_training(method: Any, options: dict[str, Any], message: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=message.replace("?", r"\?")):
+    with pytest.raises((TypeError, ValueError), match=message):
         Prune(method, **options)
 
 
@@ -319,7 +319,7 @@ def test_more_epochs_on_resume(tmp_path: Path) -> None:
     first.fit(module, loader())
     first.save_checkpoint(tmp_path / "end.ckpt")
     longer = Prune(sparsity=0.9)
-    with pytest.warns(flipout.ChangedLengthWarning, match=r"ends at step 60, but .* at step 40 .*Give steps=40"):
+    with pytest.warns(flipout.ChangedLengthWarning, match=r"60.*40.*steps=40"):
         trainer(tmp_path, longer, max_epochs=6).fit(Module(), loader(), ckpt_path=tmp_path / "end.ckpt")
     quiet, module = Prune(sparsity=0.9, steps=40), Module()
     trainer(tmp_path, quiet, max_epochs=6).fit(module, loader(), ckpt_path=tmp_path / "end.ckpt")
@@ -327,11 +327,11 @@ def test_more_epochs_on_resume(tmp_path: Path) -> None:
         assert callback.pruner is not None
         assert (callback.pruner.step, callback.pruner.nonzero) == (60, KEPT)
     assert zeros(module) == 288
-    with pytest.raises(ValueError, match=r"a schedule of 40 steps, and the callback has steps=60.*give steps=40"):
+    with pytest.raises(ValueError, match=r"steps=60.*steps=40"):
         trainer(tmp_path, Prune(sparsity=0.9, steps=60), max_epochs=6).fit(
             Module(), loader(), ckpt_path=tmp_path / "end.ckpt"
         )
-    with pytest.raises(ValueError, match="saved with other settings"):
+    with pytest.raises(ValueError, match="settings"):
         trainer(tmp_path, Prune(sparsity=0.8, steps=40), max_epochs=6).fit(
             Module(), loader(), ckpt_path=tmp_path / "end.ckpt"
         )
@@ -385,13 +385,11 @@ class Manual(Module):
 
 
 def test_manual_optimization_with_several_optimizers(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"2 optimizers and 2 weights to prune: optimizer 0 holds 1 of them, .*optimizer="
-    ):
+    with pytest.raises(ValueError, match=r"optimizer 0 holds 1 .*optimizer="):
         trainer(tmp_path, Prune(sparsity=0.9, steps=40)).fit(Manual(), loader())
-    with pytest.raises(ValueError, match=r"Manual uses manual optimization.*steps="):
+    with pytest.raises(ValueError, match=r"Manual.*steps="):
         trainer(tmp_path, Prune(sparsity=0.9, optimizer=0)).fit(Manual(), loader())
-    with pytest.raises(ValueError, match="optimizer is 2; there are 2 optimizers"):
+    with pytest.raises(ValueError, match="optimizer="):
         trainer(tmp_path, Prune(sparsity=0.9, optimizer=2, steps=9)).fit(Manual(), loader())
     chosen = Prune(sparsity=0.5, include="head", steps=20, log="head")
     by_index = Prune(sparsity=0.9, optimizer=0, steps=40, log="net")

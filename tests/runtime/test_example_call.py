@@ -69,7 +69,7 @@ def test_calls_that_can_be_repeated(use: Callable[[nn.Module], Tensor], expected
     [
         (lambda net: net(X, factor=2.0), "keyword argument factor"),
         (lambda net: net(X, 2.0), "shift of type float"),
-        (lambda net: net(X, None, Y), "keyword argument more"),
+        (lambda net: net(X, None, Y), "more, but without shift"),
     ],
 )
 def test_calls_that_cannot_be_repeated(use: Callable[[nn.Module], Tensor], problem: str) -> None:
@@ -79,6 +79,31 @@ def test_calls_that_cannot_be_repeated(use: Callable[[nn.Module], Tensor], probl
     assert call.inputs is None
     assert problem in call.problem
     assert not net._forward_pre_hooks
+
+
+class Gated(nn.Module):
+    """Two optional tensors of one shape, which do different things."""
+
+    def forward(self, x: Tensor, skip: Tensor | None = None, gate: Tensor | None = None, **others: Tensor) -> Tensor:
+        x = x.relu() if skip is None else x.relu() + skip
+        return x if gate is None else x * gate
+
+
+def test_keyword_arguments_are_bound_by_name() -> None:
+    """`m(x, gate=g)` is not `m(x, g)`, which would be a skip connection."""
+    x = torch.randn(8, 4, requires_grad=True)
+    for given, inputs in (({"skip": x}, 2), ({"skip": x, "gate": x}, 3), ({"gate": x, "skip": x}, 3), ({}, 1)):
+        net = Gated()
+        call = watched(net)
+        net(x, **given)
+        assert call.inputs is not None
+        assert len(call.inputs) == inputs
+    for given, problem in (({"gate": x}, "gate, but without skip"), ({"other": x}, "keyword argument others")):
+        net = Gated()
+        call = watched(net)
+        net(x, **given)
+        assert call.inputs is None
+        assert problem in call.problem
 
 
 def test_the_inputs_are_copies() -> None:

@@ -24,8 +24,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 import flipout
-from flipout.integrations.pruner_building import PrunerRecipe
-from flipout.integrations.pruning_session import PruningSession
+from flipout.integrations.session import PrunerRecipe, PruningSession
 from flipout.shards.layout import positions_of
 from flipout.shards.parts import Part
 from tests.shards.sharded_training import LAYOUTS, compare, fsdp, gathered, hsdp, network, optimizer_of, prune, train

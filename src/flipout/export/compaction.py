@@ -7,20 +7,57 @@ are repeated until nothing more can be removed, and the result is verified.
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch.fx.graph_module import _USER_PRESERVED_ATTRIBUTES_KEY as PRESERVED
+from torch.nn.modules.conv import _ConvNd
 
 from ..graph.analysis import analyze
-from ..graph.equivalence import EquivalenceCheck
-from ..graph.example_inputs import Example, as_example
-from ..graph.model_copies import evaluation_copy, independent_copy
+from ..graph.comparison import EquivalenceCheck, Example, as_example
+from ..graph.copies import UnsupportedNetworkError, evaluation_copy, first_line, independent_copy
 from ..graph.rebuild import GraphBuilder
 from ..graph.tracing import trace, values_for_one_example
-from ..graph.tracing_errors import UnsupportedNetworkError, first_line
-from .compaction_report import report_changes
-from .model_attributes import attach_attributes
+from ..text_table import table
 from .transformer_compaction import compact_transformer
+
+
+@dataclass(frozen=True)
+class LayerChange:
+    """The inputs, outputs and weights (zeros included) of a layer, each before and after; 0 if it was removed."""
+
+    name: str
+    inputs: tuple[int, int]
+    outputs: tuple[int, int]
+    weights: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class CompactionReport:
+    """The change of every Linear and convolution layer; prints as a table."""
+
+    layers: tuple[LayerChange, ...]
+
+    @property
+    def weights(self) -> tuple[int, int]:
+        """The total number of weights, before and after."""
+        return sum(layer.weights[0] for layer in self.layers), sum(layer.weights[1] for layer in self.layers)
+
+    @property
+    def channels(self) -> tuple[int, int]:
+        """The total number of outputs, before and after."""
+        return sum(layer.outputs[0] for layer in self.layers), sum(layer.outputs[1] for layer in self.layers)
+
+    def __str__(self) -> str:
+        def change(pair: tuple[int, int]) -> str:
+            return f"{pair[0]:,} -> {pair[1]:,}"
+
+        rows = [(layer.name, *map(change, (layer.inputs, layer.outputs, layer.weights))) for layer in self.layers]
+        rows.append(("total", "", change(self.channels), change(self.weights)))
+        return table(("layer", "inputs", "outputs", "weights"), rows)
 
 
 def compact(model: nn.Module, example_input: Example, *, fixed_size: bool = False) -> nn.Module:
@@ -38,7 +75,8 @@ def compact(model: nn.Module, example_input: Example, *, fixed_size: bool = Fals
     """
     example, original = as_example(example_input), evaluation_copy(model)
     compacted, notes = compact_copy(original, example, fixed_size=fixed_size)
-    return attach_attributes(compacted, notes=notes, compaction=report_changes(original, compacted))
+    report = CompactionReport(tuple(_layer_changes(original, compacted)))
+    return attach_attributes(compacted, notes=notes, compaction=report)
 
 
 def compact_copy(original: nn.Module, example: tuple[Tensor, ...], *, fixed_size: bool) -> tuple[nn.Module, list[str]]:
@@ -148,3 +186,38 @@ def _parameter_count(model: nn.Module) -> int:
 
 def _stored_numbers(model: nn.Module) -> int:
     return _parameter_count(model) + sum(buffer.numel() for buffer in model.buffers())
+
+
+def _layer_changes(before: nn.Module, after: nn.Module) -> Iterator[LayerChange]:
+    modules_after = dict(after.named_modules())
+    for name, module in before.named_modules():
+        if _is_layer(module):
+            found = modules_after.get(name)
+            # If the network reads a weight without calling the layer, torch.fx keeps the weight in a plain module.
+            keeps_weight = found is not None and getattr(found, "weight", None) is not None
+            sizes_after = _sizes(module if keeps_weight and not _is_layer(found) else found)
+            yield LayerChange(name, *zip(_sizes(module), sizes_after, strict=True))
+
+
+def _is_layer(module: nn.Module | None) -> bool:
+    return isinstance(module, nn.Linear | _ConvNd)
+
+
+def _sizes(module: nn.Module | None) -> tuple[int, int, int]:
+    """Return the numbers of inputs, outputs and weights."""
+    if isinstance(module, nn.Linear):
+        return module.in_features, module.out_features, module.weight.numel()
+    if isinstance(module, _ConvNd):
+        return module.in_channels, module.out_channels, module.weight.numel()
+    return 0, 0, 0
+
+
+def attach_attributes(model: nn.Module, **attributes: Any) -> nn.Module:
+    """Set attributes on a network, except those whose name it uses already; return the network."""
+    taken = {*model._modules, *model._parameters, *model._buffers, *dir(type(model))}
+    attributes = {name: value for name, value in attributes.items() if name not in taken}
+    if isinstance(model, fx.GraphModule):
+        model.meta[PRESERVED] = {**model.meta.get(PRESERVED, {}), **attributes}  # or deepcopy would lose them
+    for name, value in attributes.items():
+        setattr(model, name, value)
+    return model

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor, nn
+
+from ..graph.comparison import Example, as_example, inputs_like
+from ..graph.copies import evaluation_copy, first_line
+from ..graph.live_paths import count_effective
+from ..modules import unwrapped
 from ..text_table import table
-from .file_sizes import format_bytes
-from .speed.interleaved_timing import Timing, format_milliseconds
+from .acceleration import accelerate
+from .compaction import compact_copy
+from .costs import (
+    count_multiply_adds,
+    dense_file_bytes,
+    format_bytes,
+    peak_activation_bytes,
+    sparse_file_bytes,
+    weights_to_count,
+)
+from .formats import open_session, session_inputs, to_onnx
+from .timing import Timing, format_milliseconds, time_interleaved
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,6 +41,7 @@ GPU_REMARK = (
     "A GPU is not faster with zeros that are scattered over a dense tensor: use the compacted network there. The "
     "accelerated network is for the CPU that it was measured on."
 )
+TIMED_BATCHES = (1, 32)
 BUSY_RATIO = 2.0
 BUSY_REMARK = (
     "The machine was busy: for some forms the quartiles differ by more than a factor of two, so their ratios are not "
@@ -73,25 +95,30 @@ class ModelCard:
         ]
 
     def _count_rows(self) -> list[Sequence[str]]:
-        def bytes_row(label: str, size: int, dense: int) -> Sequence[str]:
-            return label, format_bytes(size), _reduction(size, dense)
+        def row(label: str, number: int, dense: int, text: Callable[[int], str] = format_bytes) -> Sequence[str]:
+            return label, text(number), f"{dense / number:,.1f} times less" if number and dense != number else ""
 
-        def count_row(label: str, count: int, dense: int) -> Sequence[str]:
-            return label, f"{count:,}", _reduction(count, dense)
+        def zeros(label: str, number: int) -> Sequence[str]:
+            return label, f"{number:,}", f"{1 - number / self.prunable:.4%} zeros" if self.prunable else ""
 
-        bytes_, operations, memory = self.file_dense, self.multiply_adds_dense, self.activations_dense
+        bytes_, operations, memory, count = (
+            self.file_dense,
+            self.multiply_adds_dense,
+            self.activations_dense,
+            "{:,}".format,
+        )
         return [
             ("prunable weights", f"{self.prunable:,}", ""),
-            ("nonzero weights (nominal)", f"{self.nonzero:,}", _sparsity(self.nonzero, self.prunable)),
-            ("weights on a live path (effective)", f"{self.effective:,}", _sparsity(self.effective, self.prunable)),
-            bytes_row("file, dense safetensors", bytes_, bytes_),
-            bytes_row("file, sparse", self.file_sparse, bytes_),
-            bytes_row("file, compacted safetensors", self.file_compacted, bytes_),
-            count_row("multiply-adds, dense", operations, operations),
-            count_row("multiply-adds, nonzero weights", self.multiply_adds_nonzero, operations),
-            count_row("multiply-adds, compacted", self.multiply_adds_compacted, operations),
-            bytes_row("peak activations, dense", memory, memory),
-            bytes_row("peak activations, compacted", self.activations_compacted, memory),
+            zeros("nonzero weights (nominal)", self.nonzero),
+            zeros("weights on a live path (effective)", self.effective),
+            row("file, dense safetensors", bytes_, bytes_),
+            row("file, sparse", self.file_sparse, bytes_),
+            row("file, compacted safetensors", self.file_compacted, bytes_),
+            row("multiply-adds, dense", operations, operations, count),
+            row("multiply-adds, nonzero weights", self.multiply_adds_nonzero, operations, count),
+            row("multiply-adds, compacted", self.multiply_adds_compacted, operations, count),
+            row("peak activations, dense", memory, memory),
+            row("peak activations, compacted", self.activations_compacted, memory),
         ]
 
     def _latency_rows(self) -> list[Sequence[str]]:
@@ -148,9 +175,101 @@ class ModelCard:
         return tables
 
 
-def _sparsity(part: int, whole: int) -> str:
-    return f"{1 - part / whole:.4%} zeros" if whole else ""
+@torch.no_grad()
+def card(
+    model: nn.Module,
+    example_input: Example,
+    *,
+    repetitions: int = 20,
+    batches: Sequence[int] = TIMED_BATCHES,
+    onnx: bool = True,
+) -> ModelCard:
+    """Measure a network: unchanged, compacted, and accelerated.
+
+    Latencies are measured interleaved, in one process, so that their ratios are valid on a busy machine. If onnxruntime
+    is installed, it runs the dense and the compacted network too.
+
+    Args:
+        model: the network; it is not changed, and is measured on the CPU.
+        example_input: the inputs that the network is called with, of any batch size.
+        repetitions: the number of timings of each form.
+        batches: the batch sizes to time.
+        onnx: whether to time onnxruntime, if it is installed.
+    """
+    example = tuple(tensor.cpu() for tensor in as_example(example_input))
+    dense = evaluation_copy(model).cpu().requires_grad_(False)
+    compacted, notes = compact_copy(dense, example, fixed_size=False)
+    # Pruners are attached to the weights of the network itself, not to those of the copy.
+    weights, one = count_effective(dense, example, weights_to_count(model)), inputs_like(example, 1)
+    _check_batches(dense, example, batches)
+    operations, operations_compacted = count_multiply_adds(dense, one), count_multiply_adds(compacted, one)
+    if operations.not_counted:
+        names = ", ".join(operations.not_counted)
+        notes.append(f"the multiply-adds do not include those of {names}, for which there is no formula")
+    with_onnx = onnx and all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime"))
+    latencies, latency_notes = _latencies(dense, compacted, example, repetitions, batches, with_onnx=with_onnx)
+    return ModelCard(
+        network=type(unwrapped(model)).__name__,
+        prunable=weights.prunable,
+        nonzero=weights.nonzero,
+        effective=weights.effective,
+        file_dense=dense_file_bytes(dense),
+        file_sparse=sparse_file_bytes(dense),
+        file_compacted=dense_file_bytes(compacted),
+        multiply_adds_dense=operations.dense,
+        multiply_adds_nonzero=operations.nonzero,
+        multiply_adds_compacted=operations_compacted.dense,
+        activations_dense=peak_activation_bytes(dense, one),
+        activations_compacted=peak_activation_bytes(compacted, one),
+        latencies=tuple(latencies),
+        threads=torch.get_num_threads(),
+        notes=(*notes, *latency_notes),
+    )
 
 
-def _reduction(part: int, whole: int) -> str:
-    return f"{whole / part:,.1f} times less" if part and whole != part else ""
+def _check_batches(network: nn.Module, example: tuple[Tensor, ...], batches: Sequence[int]) -> None:
+    for batch in sorted({1, *batches}):
+        try:
+            network(*inputs_like(example, batch))
+        except Exception as error:  # the user's code may raise any error
+            raise ValueError(
+                f"the network does not run on a batch of {batch} (the first axis): {first_line(error)}"
+            ) from error
+
+
+def _latencies(
+    dense: nn.Module,
+    compacted: nn.Module,
+    example: tuple[Tensor, ...],
+    repetitions: int,
+    batches: Sequence[int],
+    *,
+    with_onnx: bool,
+) -> tuple[list[Latency], list[str]]:
+    """Time every form in every runtime at every batch size; return also notes on what could not be timed."""
+    latencies: list[Latency] = []
+    notes: list[str] = []
+    sessions: dict[str, Any] = {}
+    if with_onnx:
+        try:
+            sessions = {"dense": _onnx_session(dense, example), "compacted": _onnx_session(compacted, example)}
+        except ValueError as error:
+            notes.append(f"not timed in onnxruntime: {error}")
+    for batch in batches:
+        inputs = inputs_like(example, batch)
+        accelerated = accelerate(dense, inputs, repetitions=repetitions)
+        forms = {"dense": dense, "compacted": compacted, "accelerated": accelerated}
+        functions = {(form, "PyTorch"): partial(network, *inputs) for form, network in forms.items()}
+        functions |= {
+            (form, "onnxruntime"): partial(session.run, None, session_inputs(session, inputs))
+            for form, session in sessions.items()
+        }
+        latencies += [Latency(*name, batch, time) for name, time in time_interleaved(functions, repetitions).items()]
+    return latencies, notes
+
+
+def _onnx_session(network: nn.Module, example: tuple[Tensor, ...]) -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "net.onnx"
+        to_onnx(network, path, example)
+        return open_session(path)

@@ -14,14 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..graph.equivalence import EquivalenceCheck
-from ..graph.model_copies import independent_copy
-from ..graph.tracing_errors import UnsupportedNetworkError
+from ..graph.comparison import EquivalenceCheck
+from ..graph.copies import UnsupportedNetworkError, independent_copy
 from ..graph.transformer_blocks import FeatureSet, feature_sets
 from ..modules import is_transposed
 
-HEAD_COUNTS = ("num_attention_heads", "num_heads", "num_key_value_heads")
-WIDTHS = ("all_head_size", "split_size")
+HEAD_COUNTS = ("num_attention_heads", "num_heads", "num_key_value_heads", "all_head_size", "split_size")
 """Attributes of an attention that say how many heads it has, or how wide all of them are together."""
 
 
@@ -38,7 +36,7 @@ def compact_transformer(original: nn.Module, example: tuple[Tensor, ...]) -> tup
         except ValueError as error:
             notes.append(f"{features.name} is left unchanged: {error}")
     if left := _left_alone(compacted):
-        notes.append(f"these are left unchanged, because no channel of theirs can be removed by itself: {left}")
+        notes.append(f"these are left unchanged, because none of their channels can be removed by itself: {left}")
     try:
         with _without_cache(original), _without_cache(compacted):
             EquivalenceCheck(original, example).verify(compacted)
@@ -66,7 +64,8 @@ def _remove_unread(model: nn.Module, features: FeatureSet) -> None:
     kept = torch.zeros(features.units, dtype=torch.bool)
     for name, places in features.readers.items():
         layer = model.get_submodule(name)
-        kept |= _by_input(layer).ne(0).any(1).cpu()[places].any(1)
+        read = layer.get_parameter("weight").detach().ne(0).any(1 if is_transposed(layer) else 0)
+        kept |= read.cpu()[places].any(1)
     if kept.all():
         return
     if not kept.any():
@@ -76,21 +75,9 @@ def _remove_unread(model: nn.Module, features: FeatureSet) -> None:
         _resize(model.get_submodule(name), 0, places[kept].flatten().sort().values)
     for name, places in features.readers.items():
         _resize(model.get_submodule(name), 1, places[kept].flatten().sort().values)
-    if features.kind == "heads":
-        _set_heads(block, int(kept.sum()), features.units)
-
-
-def _set_heads(attention: nn.Module, kept: int, units: int) -> None:
-    """Tell an attention how many heads it has now."""
-    for name in (*HEAD_COUNTS, *WIDTHS):
-        if isinstance(number := getattr(attention, name, None), int):
-            setattr(attention, name, number * kept // units)
-
-
-def _by_input(layer: nn.Module) -> Tensor:
-    """The weight of a linear layer or Conv1D, with a row for each input."""
-    weight = layer.get_parameter("weight").detach()
-    return weight if is_transposed(layer) else weight.T
+    for attribute in HEAD_COUNTS if features.kind == "heads" else ():
+        if isinstance(number := getattr(block, attribute, None), int):
+            setattr(block, attribute, number * int(kept.sum()) // features.units)
 
 
 def _resize(layer: nn.Module, side: int, places: Tensor) -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
-from .calls import Call
+from ..modules import plain_name, unwrapped
 from .channels import Channels
-from .recognition import explain_opaque, opaque_rule, recognize
-from .rules.base_rules import Rule
-from .tracing import TracedNetwork
+from .operations import explain_opaque, recognize
+from .rules.base import Call, Rule
+from .tracing import TracedNetwork, trace
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,11 @@ class ChannelAnalysis:
     def inputs(self, rule: Rule) -> list[Channels]:
         """Return the channels of each source of a rule, along the axis that it reads."""
         sources = zip(rule.sources, rule.axes, self.source_sizes[rule.node], strict=True)
+        known = self.example_values or {}
+        read = [(source, self.channels[source].along(axis, size)) for source, axis, size in sources]
         return [
-            self._with_example_value(source, self.channels[source].along(axis, size)) for source, axis, size in sources
+            _zero_if_independent(each) if source in known and each.axis is not None else each for source, each in read
         ]
-
-    def _with_example_value(self, node: fx.Node, channels: Channels) -> Channels:
-        is_known = self.example_values is not None and node in self.example_values and channels.axis is not None
-        return _zero_if_independent(channels) if is_known else channels
 
     def for_fixed_size(self, example_values: Mapping[fx.Node, Tensor]) -> ChannelAnalysis:
         """Return the analysis for inputs of one size, given the values of tensors for an example of that size."""
@@ -96,7 +95,7 @@ def analyze(traced: TracedNetwork) -> tuple[ChannelAnalysis, list[str]]:
         call = Call(node, traced.module(node), traced.shapes, analysis.channels, batched)
         rule = recognize(call, shared)
         if rule is None:
-            rule = opaque_rule(call)
+            rule = Rule(node, call.sources, [None] * len(call.sources))
             if note := explain_opaque(call, shared):
                 notes.append(note)
         shapes = [traced.shapes.get(source, ()) for source in rule.sources]
@@ -104,6 +103,62 @@ def analyze(traced: TracedNetwork) -> tuple[ChannelAnalysis, list[str]]:
         analysis.rules[node], analysis.source_sizes[node] = rule, sizes
         analysis.channels[node] = rule.propagate(analysis.inputs(rule))
     return analysis, notes
+
+
+@dataclass(frozen=True)
+class AnalyzedNetwork:
+    """A network that was traced and analysed.
+
+    Args:
+        traced: its graph.
+        analysis: the rule of every node.
+        notes: what could not be traced or analysed.
+        is_single_module: whether the network is a single module of torch, and is called `network` in the graph.
+        first_names: for each name of a parameter, the first name of the same parameter, which a pruner uses.
+    """
+
+    traced: TracedNetwork
+    analysis: ChannelAnalysis
+    notes: tuple[str, ...]
+    is_single_module: bool
+    first_names: Mapping[str, str]
+
+    def name(self, node: fx.Node) -> str:
+        """The name of what a node calls or reads in the network itself."""
+        target = str(node.target)
+        return plain_name(target.removeprefix("network").removeprefix(".") if self.is_single_module else target)
+
+    def weight_name(self, node: fx.Node) -> str:
+        """The name of the weight of the layer that a node calls."""
+        name = f"{self.name(node)}.weight".lstrip(".")
+        return self.first_names.get(name, name)
+
+
+@torch.no_grad()
+def analyze_network(model: nn.Module, example: tuple[Tensor, ...]) -> AnalyzedNetwork:
+    """Trace and analyse a copy of a network. The random numbers of a running training are not changed."""
+    network = unwrapped(model)
+    is_single_module = fx.Tracer().is_leaf_module(network, "")
+    with torch.random.fork_rng(devices={each.device for each in example if each.is_cuda}):
+        traced = trace(_Caller(network) if is_single_module else network, example)
+        analysis, opaque = analyze(traced)
+    first: dict[nn.Parameter, str] = {}
+    names = {
+        plain_name(name): first.setdefault(parameter, plain_name(name))
+        for name, parameter in network.named_parameters(remove_duplicate=False)
+    }
+    return AnalyzedNetwork(traced, analysis, (*traced.notes, *opaque), is_single_module, names)
+
+
+class _Caller(nn.Module):
+    """Calls a network that is a single module of torch. torch.fx would trace into it, and not see a layer."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.network(*inputs)
 
 
 def _shared_modules(traced: TracedNetwork) -> set[str]:

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, fx, nn
 
-from ..modules import unwrapped
-from .live_masks import first_names
-from .live_paths import AnalyzedNetwork, analyze_network
-from .rules.base_rules import ChannelwiseRule, Rule
+from .analysis import ChannelAnalysis, analyze_network
+from .rules.base import ChannelwiseRule, Rule
 from .rules.combinations import ConcatenationRule, ElementwiseRule, SumRule
-from .rules.layers_with_weights import WeightedLayerRule
+from .rules.layers import WeightedLayerRule
 from .rules.reshaping import FlattenRule, SizeQueryRule
 
 FIXED = 0
 """The set of the channels that cannot be removed: inputs and outputs of the network, and what is not understood."""
+NAMES_SIZES = {torch.reshape, "view", "reshape"}
+"""Operations that name the sizes of their result, which may be written into the code of the network."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,6 @@ class ChannelTies:
     notes: tuple[str, ...]
 
 
-@torch.no_grad()
 def channel_ties(model: nn.Module, example: tuple[Tensor, ...]) -> ChannelTies:
     """Trace a network, and find which channels belong together. The network is not changed.
 
@@ -47,40 +46,50 @@ def channel_ties(model: nn.Module, example: tuple[Tensor, ...]) -> ChannelTies:
         model: the network.
         example: the inputs of a call, with any batch size.
     """
-    with torch.random.fork_rng(devices={each.device for each in example if each.is_cuda}):
-        network = analyze_network(unwrapped(model), example)
-    names = first_names(unwrapped(model))
-    found = _Sets(network)
+    network = analyze_network(model, example)
+    sets = ChannelSets(network.analysis)
     layers = {
-        names[network.weight_name(node)]: LayerChannels(
-            found.roots(outputs), None if inputs is None else found.roots(inputs)
-        )
-        for node, (outputs, inputs) in found.layers.items()
-        if network.weight_name(node) in names
+        name: LayerChannels(sets.of(node), sets.inputs_of(node))
+        for node, rule in network.analysis.rules.items()
+        if isinstance(rule, WeightedLayerRule) and (name := network.weight_name(node)) in network.first_names
     }
     return ChannelTies(layers, network.notes)
 
 
-class _Sets:
-    """Sets of channels (union-find), filled by going through a graph once."""
+class ChannelSets:
+    """Sets of channels (union-find), filled by going through a graph once.
 
-    def __init__(self, network: AnalyzedNetwork) -> None:
-        self._parents = [FIXED]
-        self.layers: dict[fx.Node, tuple[list[int], list[int] | None]] = {}
-        analysis = network.analysis
-        channels: dict[fx.Node, list[int]] = {}
+    Args:
+        analysis: the rules of the graph.
+        code_stays: whether the code of the network stays as it is, so that a reshape to a size that is written there
+            fixes the channels.
+    """
+
+    def __init__(self, analysis: ChannelAnalysis, *, code_stays: bool = False) -> None:
+        self._parents, self._code_stays = [FIXED], code_stays
+        self._outputs: dict[fx.Node, list[int]] = {}
+        self._inputs: dict[fx.Node, list[int]] = {}
         for node, rule in analysis.rules.items():
             sources = [
-                self._read(channels[source], axis == analysis.channels[source].axis and axis is not None, size)
+                self._read(self._outputs[source], axis == analysis.channels[source].axis and axis is not None, size)
                 for source, axis, size in zip(rule.sources, rule.axes, analysis.source_sizes[node], strict=True)
             ]
             known = analysis.channels[node].axis is not None
-            channels[node] = self._result(rule, sources, len(analysis.channels[node].constants)) if known else []
+            self._outputs[node] = self._result(rule, sources, len(analysis.channels[node].constants)) if known else []
             if not known and not isinstance(rule, SizeQueryRule):
                 self._fix(sources)
 
-    def roots(self, channels: Iterable[int]) -> list[int]:
-        return [self._root(channel) for channel in channels]
+    def __len__(self) -> int:
+        return len(self._parents)
+
+    def of(self, node: fx.Node) -> list[int]:
+        """The sets of the channels of a tensor."""
+        return [self._root(channel) for channel in self._outputs[node]]
+
+    def inputs_of(self, layer: fx.Node) -> list[int] | None:
+        """The sets of the inputs of a layer; None if it has groups."""
+        inputs = self._inputs.get(layer)
+        return None if inputs is None else [self._root(channel) for channel in inputs]
 
     def _read(self, channels: list[int], along: bool, size: int) -> list[int]:
         """The channels of a source as an operation reads them. If it reads another axis, it reads all of them."""
@@ -93,6 +102,9 @@ class _Sets:
         """The channels of the result of an operation, which may tie those of its sources."""
         if isinstance(rule, WeightedLayerRule):
             return self._layer(rule, sources[0], size)
+        if self._code_stays and _names_a_size(rule):
+            self._fix(sources)
+            return [FIXED] * size
         if isinstance(rule, FlattenRule):
             return [channel for channel in sources[0] for _ in range(rule.positions)]
         if isinstance(rule, ConcatenationRule):
@@ -112,13 +124,12 @@ class _Sets:
         outputs = list(range(len(self._parents), len(self._parents) + size))
         self._parents += outputs
         if rule.groups == 1:
-            self.layers[rule.node] = outputs, inputs
+            self._inputs[rule.node] = inputs
             return outputs
         for group in range(rule.groups):
-            tied = [*_part(outputs, group, rule.groups), *_part(inputs, group, rule.groups)]
-            for other in tied[1:]:
-                self._tie(tied[0], other)
-        self.layers[rule.node] = outputs, None
+            first, *others = (*_of_group(outputs, group, rule.groups), *_of_group(inputs, group, rule.groups))
+            for other in others:
+                self._tie(first, other)
         return outputs
 
     def _fix(self, sources: Iterable[list[int]]) -> None:
@@ -137,6 +148,14 @@ class _Sets:
         return channel
 
 
-def _part(channels: Sequence[int], group: int, groups: int) -> Sequence[int]:
+def _of_group(channels: Sequence[int], group: int, groups: int) -> Sequence[int]:
     size = len(channels) // groups
     return channels[group * size : (group + 1) * size]
+
+
+def _names_a_size(rule: Rule) -> bool:
+    """Whether a reshape names a size of its result, instead of taking all from the tensor itself."""
+    node = rule.node
+    sizes = node.args[1] if len(node.args) == 2 and isinstance(node.args[1], tuple | list) else node.args[1:]
+    taken = bool(sizes) and all(isinstance(size, fx.Node) or size == -1 for size in sizes)
+    return node.target in NAMES_SIZES and not (taken and isinstance(rule, FlattenRule))

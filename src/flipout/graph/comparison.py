@@ -1,16 +1,55 @@
-"""Compare the outputs of two networks."""
+"""Run networks on examples, and compare what they compute."""
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dataclasses
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from .copies import UnsupportedNetworkError, first_line
+
+Example = Tensor | tuple[Tensor, ...]
+"""The inputs of a network: one tensor, or a tuple of all positional arguments."""
 MIN_SCALE = 1e-3
 """The tolerance is relative to the size of the outputs, but never to less than this."""
+
+
+def as_example(example_input: Example) -> tuple[Tensor, ...]:
+    """Return the positional arguments of a call as a tuple of detached tensors."""
+    example = example_input if isinstance(example_input, tuple) else (example_input,)
+    for each in example:
+        if not isinstance(each, Tensor):
+            raise TypeError(
+                f"example_input contains a {type(each).__name__}: pass a tensor, or a tuple of the tensors that the "
+                "network is called with"
+            )
+    return tuple(each.detach() for each in example)
+
+
+def batch_size(example: tuple[Tensor, ...]) -> int:
+    """Return the size of the first axis, which all inputs must share."""
+    sizes = {each.shape[:1] for each in example}
+    if len(sizes) != 1 or not min(sizes):
+        raise ValueError("the first axis of every input must be the batch, but its size differs between the inputs")
+    return min(sizes)[0]
+
+
+def inputs_like(example: tuple[Tensor, ...], batch: int) -> tuple[Tensor, ...]:
+    """Return inputs with another batch size: random numbers, or random rows of the example for non-float tensors."""
+    batch_size(example)
+    generator = torch.Generator().manual_seed(0)
+
+    def like(tensor: Tensor) -> Tensor:
+        if tensor.is_floating_point():
+            return torch.randn(batch, *tensor.shape[1:], generator=generator).to(tensor)
+        return tensor[torch.randint(len(tensor), (batch,), generator=generator)]
+
+    return tuple(like(tensor) for tensor in example)
 
 
 def output_leaves(output: Any) -> list[Any]:
@@ -77,3 +116,49 @@ def largest_difference(expected: Any, found: Any) -> float:
             dtype = torch.complex128 if ours.is_complex() else torch.float64
             largest = max(largest, float((ours.to(dtype) - theirs.to(dtype)).abs().nan_to_num(0.0, 0.0, 0.0).max()))
     return largest
+
+
+class EquivalenceCheck:
+    """The outputs of a network on the example, on random inputs and on another batch size, to compare others with.
+
+    Args:
+        model: the network.
+        example: what it is called with. `self.example` has a batch of at least two, where the network accepts that.
+    """
+
+    def __init__(self, model: nn.Module, example: tuple[Tensor, ...]) -> None:
+        self.model, self.example = model, example
+        self.expected = [(example, _run(model, example))]
+        if example[0].shape[:1] == (1,):
+            twice = tuple(torch.cat([each, each]) if each.ndim else each for each in example)
+            if self._add(twice):
+                self.example = twice  # with a batch of one, any axis of size 1 could be taken for the batch
+        self._add(tuple(torch.randn_like(each) if each.is_floating_point() else each for each in example))
+        with contextlib.suppress(ValueError, IndexError):
+            self._add(inputs_like(example, batch_size(example) + 2))
+
+    def _add(self, inputs: tuple[Tensor, ...]) -> bool:
+        """Record the outputs for these inputs; return whether the network accepts them."""
+        try:
+            self.expected.append((inputs, _run(self.model, inputs)))
+        except Exception:  # the user's code may reject the inputs with any error
+            return False
+        return True
+
+    def verify(self, model: nn.Module) -> None:
+        """Raise an error if another network has different outputs."""
+        for inputs, expected in self.expected:
+            tolerance = coarsest_epsilon(expected) ** 0.4  # 5e-7 in float64
+            try:
+                difference = describe_difference(expected, _run(model, inputs), tolerance, global_share=1e-3)
+            except Exception as error:  # the compacted network may not run at all
+                raise UnsupportedNetworkError(f"the compacted network failed ({first_line(error)})") from error
+            if difference:
+                raise UnsupportedNetworkError(f"the compacted network has different outputs ({difference})")
+
+
+@torch.no_grad()
+def _run(model: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # some networks draw random numbers even in evaluation mode
+        return model(*copy.deepcopy(inputs))

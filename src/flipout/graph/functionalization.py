@@ -10,19 +10,11 @@ import torch
 from torch import fx, nn
 
 from . import operations
-from .tracing_errors import UnsupportedNetworkError
+from .copies import UnsupportedNetworkError
 
-OUT_OF_PLACE = {
-    operator.iadd: operator.add,
-    operator.isub: operator.sub,
-    operator.imul: operator.mul,
-    operator.itruediv: operator.truediv,
-    operator.ifloordiv: operator.floordiv,
-    operator.imod: operator.mod,
-    operator.ipow: operator.pow,
-    operator.iand: operator.and_,
-    operator.ior: operator.or_,
-    operator.ixor: operator.xor,
+OUT_OF_PLACE: dict[Any, Callable[..., Any]] = {
+    getattr(operator, f"i{name.rstrip('_')}"): getattr(operator, name)
+    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor")
 }
 NOT_TENSORS = {"shape", "size", "dim", "ndim", "numel", "dtype", "device"}
 """Attributes and methods of a tensor that do not return a tensor."""

@@ -15,22 +15,21 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from .calls import Call
-from .rules import activations_and_pooling as pointwise
-from .rules import reshaping
-from .rules.base_rules import Rule
-from .rules.batch_norm import recognize_batch_norm
-from .rules.combinations import Arithmetic, recognize_arithmetic, recognize_concatenation
-from .rules.layers_with_weights import recognize_convolution, recognize_linear, recognize_transposed_convolution
+from .channels import INSERTED_MODULES
+from .copies import has_hooks
+from .rules import channelwise, reshaping
+from .rules.base import Call, Rule
+from .rules.combinations import recognize_arithmetic, recognize_concatenation
+from .rules.layers import recognize_convolution, recognize_linear
 
 Recognizer = Callable[[Call], Rule | None]
 Target = Callable[..., Any] | str
 """What a node calls: a function, or the name of a method."""
 
 # Operations that are listed with a number have that many axes after the channels.
-CONVOLUTIONS: dict[type[nn.Module], int] = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
-TRANSPOSED_CONVOLUTIONS: dict[type[nn.Module], int] = {
-    **{nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3}
+CONVOLUTIONS: dict[type[nn.Module], int] = {
+    **{nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3},
+    **{nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3},
 }
 AVERAGE_POOLINGS: dict[type[nn.Module], int] = {nn.AvgPool1d: 1, nn.AvgPool2d: 2, nn.AvgPool3d: 3}
 OTHER_POOLINGS: dict[type[nn.Module], int] = {
@@ -51,27 +50,22 @@ ACTIVATIONS: set[type[nn.Module]] = {
 MODULES: dict[type[nn.Module], Recognizer] = {
     nn.Linear: recognize_linear,
     **{kind: partial(recognize_convolution, spatial=n) for kind, n in CONVOLUTIONS.items()},
-    **{kind: partial(recognize_transposed_convolution, spatial=n) for kind, n in TRANSPOSED_CONVOLUTIONS.items()},
-    **dict.fromkeys(BATCH_NORMS, recognize_batch_norm),
-    **dict.fromkeys(IDENTITIES, pointwise.recognize_identity),
-    **dict.fromkeys(ACTIVATIONS, pointwise.recognize_activation),
-    **{kind: partial(pointwise.recognize_average_pooling, spatial=n) for kind, n in AVERAGE_POOLINGS.items()},
-    **{kind: partial(pointwise.recognize_pooling, spatial=n) for kind, n in OTHER_POOLINGS.items()},
-    nn.Upsample: pointwise.recognize_upsampling,
+    **dict.fromkeys(BATCH_NORMS, channelwise.recognize_batch_norm),
+    **dict.fromkeys(IDENTITIES, channelwise.recognize_identity),
+    **dict.fromkeys(ACTIVATIONS, channelwise.recognize_activation),
+    **{k: partial(channelwise.recognize_pooling, spatial=n, averages=True) for k, n in AVERAGE_POOLINGS.items()},
+    **{k: partial(channelwise.recognize_pooling, spatial=n) for k, n in OTHER_POOLINGS.items()},
+    nn.Upsample: channelwise.recognize_pooling,
     nn.Flatten: reshaping.recognize_flatten,
 }
 """Modules by their exact class; a subclass may do something else."""
 
 AVERAGE_POOLING_FUNCTIONS: dict[Target, int] = {
-    functional.avg_pool1d: 1,
-    functional.avg_pool2d: 2,
-    functional.avg_pool3d: 3,
+    **{functional.avg_pool1d: 1, functional.avg_pool2d: 2, functional.avg_pool3d: 3}
 }
 OTHER_POOLING_FUNCTIONS: dict[Target, int] = {
     **{functional.max_pool1d: 1, functional.max_pool2d: 2, functional.max_pool3d: 3},
-    functional.adaptive_avg_pool1d: 1,
-    functional.adaptive_avg_pool2d: 2,
-    functional.adaptive_avg_pool3d: 3,
+    **{functional.adaptive_avg_pool1d: 1, functional.adaptive_avg_pool2d: 2, functional.adaptive_avg_pool3d: 3},
 }
 ACTIVATION_FUNCTIONS: set[Target] = {
     *(torch.relu, torch.sigmoid, torch.tanh, torch.abs, torch.exp, torch.neg, torch.sqrt, torch.clamp, torch.square),
@@ -93,18 +87,18 @@ SIZE_QUERIES: set[Target] = {getattr, "size"}
 """The only operations in `FUNCTIONS` that do not return a tensor."""
 
 FUNCTIONS: dict[Target, Recognizer] = {
-    **dict.fromkeys(ACTIVATION_FUNCTIONS, pointwise.recognize_activation_function),
-    **dict.fromkeys(ADDITIONS, partial(recognize_arithmetic, kind=Arithmetic.SUM)),
-    **dict.fromkeys(PRODUCTS, partial(recognize_arithmetic, kind=Arithmetic.PRODUCT)),
-    **dict.fromkeys(OTHER_ARITHMETIC, partial(recognize_arithmetic, kind=Arithmetic.OTHER)),
+    **dict.fromkeys(ACTIVATION_FUNCTIONS, channelwise.recognize_activation),
+    **dict.fromkeys(ADDITIONS, partial(recognize_arithmetic, kind="sum")),
+    **dict.fromkeys(PRODUCTS, partial(recognize_arithmetic, kind="product")),
+    **dict.fromkeys(OTHER_ARITHMETIC, partial(recognize_arithmetic, kind="other")),
     **dict.fromkeys(CONCATENATIONS, recognize_concatenation),
-    **dict.fromkeys(MEANS, pointwise.recognize_mean_function),
+    **dict.fromkeys(MEANS, channelwise.recognize_mean_function),
     **{
-        kind: partial(pointwise.recognize_average_pooling_function, spatial=n)
+        kind: partial(channelwise.recognize_pooling, spatial=n, averages=True)
         for kind, n in AVERAGE_POOLING_FUNCTIONS.items()
     },
-    **{kind: partial(pointwise.recognize_pooling_function, spatial=n) for kind, n in OTHER_POOLING_FUNCTIONS.items()},
-    functional.dropout: pointwise.recognize_dropout_function,
+    **{kind: partial(channelwise.recognize_pooling, spatial=n) for kind, n in OTHER_POOLING_FUNCTIONS.items()},
+    functional.dropout: channelwise.recognize_dropout_function,
     **dict.fromkeys(RESHAPES, reshaping.recognize_reshape),
     operator.getitem: reshaping.recognize_indexing,
     **dict.fromkeys(SIZE_QUERIES, reshaping.recognize_size_query),
@@ -125,3 +119,42 @@ FUNCTIONS_WITH_NEW_MEMORY: set[Any] = {
     *(*AVERAGE_POOLING_FUNCTIONS, *OTHER_POOLING_FUNCTIONS),
     *(operator.matmul, torch.matmul, "matmul", functional.linear, functional.softmax, "softmax"),
 } - {"contiguous", "detach"}
+
+
+def recognize(call: Call, shared: set[str]) -> Rule | None:
+    """The rule of a call; None if the operation is opaque.
+
+    Args:
+        call: the call.
+        shared: the names of modules that are called more than once or share their weights.
+    """
+    node = call.node
+    if not call.sources or call.source not in call.shapes:
+        return None
+    if call.module is not None:
+        plain_call = len(node.args) == 1 and not node.kwargs and node in call.shapes
+        if not plain_call or str(node.target) in shared or has_hooks(call.module):
+            return None
+        recognizer = MODULES.get(type(call.module))
+    elif node.op in ("call_function", "call_method") and (node in call.shapes or node.target in SIZE_QUERIES):
+        recognizer = FUNCTIONS.get(node.target)
+    else:
+        return None
+    return None if recognizer is None else recognizer(call)
+
+
+def explain_opaque(call: Call, shared: set[str]) -> str | None:
+    """A note about a call that is not recognized; None if that costs nothing."""
+    node, module = call.node, call.module
+    reads_channels = any(call.channels[source].axis is not None for source in call.sources)
+    is_layer = isinstance(module, nn.Linear | nn.modules.conv._ConvNd)
+    if node.op == "output" or isinstance(module, INSERTED_MODULES) or not (is_layer or reads_channels):
+        return None
+    name, kind, reason = node.name, getattr(node.target, "__name__", str(node.target)), "may mix channels"
+    if module is not None:
+        name, kind = str(node.target), type(module).__name__
+        if name in shared:
+            reason = "is called more than once or shares its weights"
+        elif has_hooks(module):
+            reason = "has hooks"
+    return f"{name} ({kind}) {reason}: it is left unchanged, and all channels of its input are kept"

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, fx, nn
 
 from .analysis import ChannelAnalysis
-from .channels import channel_positions
-from .inserted_modules import SelectChannels
-from .model_copies import without_printed_errors
-from .rules.base_rules import Rule
+from .channels import SelectChannels, channel_positions
+from .copies import without_printed_errors
+from .rules.base import Rule
 from .tracing import TracedNetwork
 
 

@@ -11,28 +11,22 @@ the same channels, and an operation that is not known keeps all channels of what
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvTransposeNd
 
-from .analysis import ChannelAnalysis
-from .live_masks import MaskedLayerRule, without_values
-from .live_paths import analyze_network
-from .rules.base_rules import ChannelwiseRule, Rule
-from .rules.batch_norm import BatchNormRule
-from .rules.combinations import ConcatenationRule, ElementwiseRule, SumRule
-from .rules.constant_folding import inputs_read_by
-from .rules.layers_with_weights import WeightedLayerRule
-from .rules.reshaping import FlattenRule, SizeQueryRule
+from .analysis import analyze_network
+from .channel_ties import FIXED, ChannelSets
+from .live_paths import rows_read
+from .rules.channelwise import BatchNormRule
+from .rules.layers import WeightedLayerRule, inputs_read_by
 
 Indices = tuple[Tensor | None, ...]
 """For each dimension of a tensor the indices that stay; None for all of them."""
-
-RESHAPES = {torch.reshape, "view", "reshape"}
-"""Operations that name the sizes of their result, which may be written into the code of the network."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +48,25 @@ class Remainder:
         return after / before if before else 1.0
 
 
+@dataclass(frozen=True)
+class _Layer:
+    """A Linear or convolution layer.
+
+    Args:
+        outputs: the set of each output channel, a number.
+        inputs: the set of each input channel; None with groups, whose inputs belong to the sets of their outputs.
+        group_inputs: the number of inputs of a group.
+        inputs_first: whether the weight is stored with the inputs first.
+        places: how often each pair of an input and an output is multiplied.
+    """
+
+    outputs: Tensor
+    inputs: Tensor | None
+    group_inputs: int
+    inputs_first: bool
+    places: int
+
+
 class RemovableChannels:
     """Finds the channels that a network can lose. The network is traced once, and masks are looked at after that.
 
@@ -62,21 +75,26 @@ class RemovableChannels:
         example: the inputs of a call, with any batch size.
     """
 
-    @torch.no_grad()
     def __init__(self, model: nn.Module, example: tuple[Tensor, ...]) -> None:
-        with torch.random.fork_rng(devices={each.device for each in example if each.is_cuda}):
-            network = analyze_network(model, example)
-        self.notes = network.notes
+        network = analyze_network(model, example)
+        sets = ChannelSets(network.analysis, code_stays=True)
+        self.notes, self._sets = network.notes, len(sets)
         self._layers: dict[str, _Layer] = {}
-        self._norms: dict[str, fx.Node] = {}
+        self._norms: dict[str, Tensor] = {}
         for node, rule in network.analysis.rules.items():
             name, shape = f"{network.name(node)}.".lstrip("."), network.traced.shapes.get(node, ())
             if isinstance(rule, WeightedLayerRule):
-                places = math.prod(size for axis, size in enumerate(shape) if axis not in (0, rule.axis))
-                self._layers[name] = _Layer(MaskedLayerRule(rule), rule.weights.shape[2] * places)
+                inputs, (_, group_inputs, kernel) = sets.inputs_of(node), rule.weights.shape
+                positions = math.prod(size for axis, size in enumerate(shape) if axis not in (0, rule.axis))
+                self._layers[name] = _Layer(
+                    _numbers(sets.of(node)),
+                    None if inputs is None else _numbers(inputs),
+                    group_inputs,
+                    isinstance(rule.module, _ConvTransposeNd),
+                    kernel * positions,
+                )
             elif isinstance(rule, BatchNormRule):
-                self._norms[name] = node
-        self._ties = _Ties(network.analysis, [layer.rule for layer in self._layers.values()])
+                self._norms[name] = _numbers(sets.of(node))
         self._shapes = {name: tensor.shape for name, tensor in (*model.named_parameters(), *model.named_buffers())}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RemovableChannels:
@@ -90,11 +108,7 @@ class RemovableChannels:
             connections: for each weight that is pruned, by its name, its result of `connections_of`; others count as a
                 whole.
         """
-        for name, layer in self._layers.items():
-            matrix = connections.get(f"{name}weight")
-            shape = layer.rule.connected.shape
-            layer.rule.connected = torch.ones(shape).bool() if matrix is None else matrix.reshape(shape).cpu()
-        kept = self._ties.solve()
+        kept = self._kept_sets({name: matrix.cpu() for name, matrix in connections.items()})
         tensors = {n: where for n, where in self._tensors(kept) if n in self._shapes and where != (None,) * len(where)}
         return Remainder(tensors, self._multiply_adds(kept))
 
@@ -103,146 +117,59 @@ class RemovableChannels:
 
         Args:
             name: the name of the weight.
-            mask: the mask of the weight, or of the part of it that is left.
-            where: the indices of that part.
+            mask: the mask of the weight, or of what is left of it.
+            where: the indices of what is left.
         """
         layer = self._layers.get(name.removesuffix("weight"))
         if layer is None:
             return None
-        # A maximum of bytes: torch reduces booleans several times more slowly.
-        read = mask if mask.ndim < 3 else mask.view(torch.uint8).flatten(2).amax(2).view(torch.bool)
+        read = rows_read(mask, inputs_first=False)
         for dimension, index in enumerate(where[:2]):
             if index is not None:
-                full = read.new_zeros(
-                    [*read.shape[:dimension], self._shapes[name][dimension], *read.shape[dimension + 1 :]]
-                )
-                read = full.index_copy_(dimension, index.to(read.device), read)
-        return read.T if layer.rule.inputs_first else read
+                shape = [*read.shape[:dimension], self._shapes[name][dimension], *read.shape[dimension + 1 :]]
+                read = read.new_zeros(shape).index_copy_(dimension, index.to(read.device), read)
+        return read.T if layer.inputs_first else read
 
-    def _tensors(self, kept: Mapping[fx.Node, Tensor]) -> Iterator[tuple[str, Indices]]:
+    def _kept_sets(self, connections: Mapping[str, Tensor]) -> Tensor:
+        """Start with what is fixed, and add what is read until nothing is missing."""
+        kept = torch.zeros(self._sets, dtype=torch.bool)
+        kept[FIXED] = True
+        layers = list(reversed(self._layers.items()))
+        while True:
+            before = int(kept.sum())
+            for name, layer in layers:
+                if layer.inputs is not None:
+                    matrix, outputs = connections.get(f"{name}weight"), kept[layer.outputs]
+                    read = outputs.any() if matrix is None else inputs_read_by(matrix[None], outputs)
+                    kept[layer.inputs[read.expand(layer.inputs.shape)]] = True
+            if int(kept.sum()) == before:
+                empty = [layer.outputs for _, layer in layers if len(layer.outputs) and not kept[layer.outputs].any()]
+                if not empty:
+                    return kept
+                kept[empty[0][0]] = True  # a tensor cannot be without channels
+
+    def _tensors(self, kept: Tensor) -> Iterator[tuple[str, Indices]]:
         for name, layer in self._layers.items():
-            outputs = _index(kept[layer.rule.node])
-            inputs = _index(self._ties.of_source(layer.rule, 0, kept)) if layer.rule.groups == 1 else None
-            first = (inputs, outputs) if layer.rule.inputs_first else (outputs, inputs)
+            outputs = _index(kept[layer.outputs])
+            inputs = None if layer.inputs is None else _index(kept[layer.inputs])
+            first = (inputs, outputs) if layer.inputs_first else (outputs, inputs)
             yield f"{name}weight", (*first, *[None] * (len(self._shapes[f"{name}weight"]) - 2))
             yield f"{name}bias", (outputs,)
-        for name, node in self._norms.items():
-            for part in ("weight", "bias", "running_mean", "running_var"):
-                yield f"{name}{part}", (_index(kept[node]),)
+        for name, channels in self._norms.items():
+            for tensor in ("weight", "bias", "running_mean", "running_var"):
+                yield f"{name}{tensor}", (_index(kept[channels]),)
 
-    def _multiply_adds(self, kept: Mapping[fx.Node, Tensor]) -> tuple[int, int]:
+    def _multiply_adds(self, kept: Tensor) -> tuple[int, int]:
         before = after = 0
         for layer in self._layers.values():
-            groups, outputs, inputs = layer.rule.connected.shape
-            left = int(self._ties.of_source(layer.rule, 0, kept).sum()) if groups == 1 else inputs
-            before += groups * outputs * inputs * layer.places
-            after += int(kept[layer.rule.node].sum()) * left * layer.places
+            left = layer.group_inputs if layer.inputs is None else int(kept[layer.inputs].sum())
+            before += len(layer.outputs) * layer.group_inputs * layer.places
+            after += int(kept[layer.outputs].sum()) * left * layer.places
         return before, after
 
 
-@dataclass(frozen=True)
-class _Layer:
-    """A Linear or convolution layer: its rule, and how often each pair of an input and an output is multiplied."""
-
-    rule: MaskedLayerRule
-    places: int
-
-
-class _Ties:
-    """Which channels of the tensors of a network stay, if tensors that belong together lose the same ones."""
-
-    def __init__(self, analysis: ChannelAnalysis, layers: Sequence[MaskedLayerRule]) -> None:
-        masked = {rule.node: rule for rule in layers}
-        self._rules = {node: masked.get(node) or without_values(rule) for node, rule in analysis.rules.items()}
-        self._axes = {node: channels.axis for node, channels in analysis.channels.items()}
-        self._sizes = {node: len(channels.constants) for node, channels in analysis.channels.items()}
-        self._source_sizes = analysis.source_sizes
-
-    def solve(self) -> dict[fx.Node, Tensor]:
-        """Start with what is read, and add channels until all tensors fit together."""
-        kept = {node: torch.zeros(size, dtype=torch.bool) for node, size in self._sizes.items()}
-        before: dict[fx.Node, int] = {}
-        while before != (now := {node: int(flags.sum()) for node, flags in kept.items()}):
-            before = now
-            for node in (*reversed(self._rules), *self._rules):
-                self._visit(node, kept)
-        return kept
-
-    def _visit(self, node: fx.Node, kept: dict[fx.Node, Tensor]) -> None:
-        """Make one operation consistent: what it reads, what it computes, and what is left of both."""
-        rule = self._rules[node]
-        if len(kept[node]) and not kept[node].any():
-            kept[node] = kept[node].clone()
-            kept[node][0] = True  # a tensor cannot be without channels
-        if isinstance(rule, MaskedLayerRule):
-            self._visit_layer(rule, kept)
-        elif isinstance(rule, FlattenRule) and self._fits_any_size(rule):
-            per_channel = kept[node].reshape(-1, rule.positions).any(1)
-            per_channel |= self.of_source(rule, 0, kept)
-            self._mark(rule, 0, per_channel, kept)
-            kept[node] = per_channel.repeat_interleave(rule.positions)
-        elif isinstance(rule, ConcatenationRule):
-            parts = [
-                each | self.of_source(rule, number, kept)
-                for number, each in enumerate(torch.split(kept[node], rule.sizes))
-            ]
-            for number, flags in enumerate(parts):
-                self._mark(rule, number, flags, kept)
-            kept[node] = torch.cat([self.of_source(rule, number, kept) for number in range(len(parts))])
-        elif isinstance(rule, SumRule | ElementwiseRule | ChannelwiseRule) and self._keeps_apart(rule):
-            flags = kept[node]
-            read = [number for number, axis in enumerate(rule.axes) if axis is not None]
-            for number in read:
-                flags = flags | self.of_source(rule, number, kept)
-            for number in read:
-                self._mark(rule, number, flags, kept)
-            for number in range(len(rule.sources)):
-                if number not in read:
-                    self._keep_all(rule.sources[number], kept)
-            kept[node] = flags
-        elif not isinstance(rule, SizeQueryRule):
-            kept[node] = torch.ones_like(kept[node])
-            for source in rule.sources:
-                self._keep_all(source, kept)
-
-    def _visit_layer(self, rule: MaskedLayerRule, kept: dict[fx.Node, Tensor]) -> None:
-        outputs, source = kept[rule.node], self.of_source(rule, 0, kept)
-        if rule.groups == 1:
-            self._mark(rule, 0, inputs_read_by(rule.connected, outputs), kept)
-            return
-        # Of a layer with groups, whole groups are removed.
-        groups, size, inputs = rule.connected.shape
-        used = outputs.reshape(groups, size).any(1) | source.reshape(groups, inputs).any(1)
-        kept[rule.node] = used.repeat_interleave(size)
-        self._mark(rule, 0, used.repeat_interleave(inputs), kept)
-
-    def _fits_any_size(self, rule: FlattenRule) -> bool:
-        """Whether a reshape takes its sizes from the tensor itself."""
-        node = rule.node
-        sizes = node.args[1] if len(node.args) == 2 and isinstance(node.args[1], tuple | list) else node.args[1:]
-        open_sizes = bool(sizes) and all(isinstance(size, fx.Node) or size == -1 for size in sizes)
-        return node.target not in RESHAPES or open_sizes
-
-    def _keeps_apart(self, rule: Rule) -> bool:
-        """Whether the channels of the result are known, and a reshape does not name their number."""
-        return self._axes[rule.node] is not None and rule.node.target not in RESHAPES
-
-    def of_source(self, rule: Rule, number: int, kept: Mapping[fx.Node, Tensor]) -> Tensor:
-        """The flags of a source, along the axis that the rule reads; all if nothing is known along it."""
-        source, axis = rule.sources[number], rule.axes[number]
-        if axis == self._axes[source]:
-            return kept[source]
-        return torch.ones(self._source_sizes[rule.node][number], dtype=torch.bool)
-
-    def _mark(self, rule: Rule, number: int, flags: Tensor, kept: dict[fx.Node, Tensor]) -> None:
-        source, axis = rule.sources[number], rule.axes[number]
-        if axis == self._axes[source]:
-            kept[source] = kept[source] | flags
-        else:
-            self._keep_all(source, kept)
-
-    def _keep_all(self, source: fx.Node, kept: dict[fx.Node, Tensor]) -> None:
-        kept[source] = torch.ones_like(kept[source])
+def _numbers(sets: list[int]) -> Tensor:
+    return torch.tensor(sets, dtype=torch.long)  # also if there are none
 
 
 def _index(flags: Tensor) -> Tensor | None:

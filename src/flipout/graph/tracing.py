@@ -7,16 +7,14 @@ import inspect
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, fx, nn
 
-from ..runtime.example_call import InputHook
+from .channels import INSERTED_MODULES
+from .copies import UnsupportedNetworkError, evaluation_copy, first_line, has_hooks, independent_copy
 from .functionalization import InPlaceProxy, make_functional
-from .inserted_modules import INSERTED_MODULES
-from .model_copies import evaluation_copy, independent_copy
-from .tracing_errors import UnsupportedNetworkError, first_line
 
 Recorded = TypeVar("Recorded")
 ABOUT_SIZES = "about sizes"  # a key in `fx.Node.meta`
@@ -91,20 +89,23 @@ def values_for_one_example(traced: TracedNetwork, example: tuple[Tensor, ...]) -
     return {node: tensor for node, tensor in found.items() if tensor is not None}
 
 
-def has_hooks(module: nn.Module) -> bool:
-    """Return whether hooks may change the inputs or outputs of a module."""
-    changing = [hook for hook in module._forward_pre_hooks.values() if not isinstance(hook, InputHook)]
-    return bool(module._forward_hooks or changing)
-
-
 @torch.no_grad()
 def _run(
     model: nn.Module, graph: fx.Graph, example: tuple[Any, ...], record: Callable[[Tensor], Recorded]
 ) -> dict[fx.Node, Recorded]:
-    recorder = _Recorder(model, graph, record)
+    """Run a graph and record something about every tensor."""
+    found: dict[fx.Node, Recorded] = {}
+
+    class Recorder(fx.Interpreter):
+        def run_node(self, n: fx.Node) -> Any:
+            result = super().run_node(n)
+            if isinstance(result, Tensor) and result.ndim:
+                found[n] = record(result)
+            return result
+
     # Copied, because an in-place operation of the model would change the example.
-    recorder.run(*copy.deepcopy(example))
-    return recorder.found
+    Recorder(model, graph=graph).run(*copy.deepcopy(example))
+    return found
 
 
 class _Tracer(fx.Tracer):
@@ -191,21 +192,6 @@ class _Tracer(fx.Tracer):
                 f"{name} ({type(m).__name__}) is left unchanged because it cannot be traced ({first_line(error)})"
             )
             return self.create_proxy("call_module", name, args, kwargs)
-
-
-class _Recorder(fx.Interpreter, Generic[Recorded]):
-    """Runs a graph and records something about every tensor."""
-
-    def __init__(self, model: nn.Module, graph: fx.Graph, record: Callable[[Tensor], Recorded]) -> None:
-        super().__init__(model, graph=graph)
-        self.record = record
-        self.found: dict[fx.Node, Recorded] = {}
-
-    def run_node(self, n: fx.Node) -> Any:
-        result = super().run_node(n)
-        if isinstance(result, Tensor) and result.ndim:
-            self.found[n] = self.record(result)
-        return result
 
 
 def _about_sizes(node: fx.Node) -> bool:

@@ -7,9 +7,9 @@ with the rows that write it and the columns that read it. The width of the resid
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,14 @@ FEED_FORWARD = (
 )
 """The layers that write the features of a feed-forward block, and the one that reads them."""
 HEAD_SIZES = ("head_dim", "attention_head_size")
+TORCH_BLOCKS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+
+
+class _Size(NamedTuple):
+    """The inputs and outputs of a linear layer."""
+
+    inputs: int
+    outputs: int
 
 
 @dataclass(frozen=True)
@@ -52,107 +60,77 @@ class FeatureSet:
         return len(next(iter(self.readers.values())))
 
 
-def linear_sizes(module: nn.Module | None) -> tuple[int, int] | None:
-    """The inputs and outputs of a plain linear layer or Conv1D; None for anything else, such as one with an adapter."""
-    if type(module) is nn.Linear or type(module) is nn.modules.linear.NonDynamicallyQuantizableLinear:
-        return module.in_features, module.out_features
-    if module is not None and is_transposed(module):
-        inputs, outputs = module.weight.shape  # type: ignore[misc]
-        return int(inputs), int(outputs)
-    return None
-
-
 def feature_sets(model: nn.Module) -> list[FeatureSet]:
     """The heads and feed-forward features of the blocks of a transformer that are built in a known way."""
     network = unwrapped(model)
-    modules = dict(network.named_modules())
-    found = []
-    for name, module in modules.items():
-        if type(module).__module__.split(".")[0] == "transformers" or isinstance(
-            module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer
-        ):
-            found += [
-                each for each in (_attention(name, module, modules), _feed_forward(name, module, modules)) if each
-            ]
-    return found
+    sizes = {name: size for name, module in network.named_modules() if (size := _linear_size(module))}
+    found: list[FeatureSet | None] = []
+    for name, module in network.named_modules():
+        if type(module).__module__.split(".")[0] == "transformers" or isinstance(module, TORCH_BLOCKS):
+            found += [_attention(name, module, sizes), _feed_forward(name, module, sizes)]
+    return [each for each in found if each is not None]
 
 
-def _feed_forward(name: str, module: nn.Module, modules: dict[str, nn.Module]) -> FeatureSet | None:
-    for writers, reader in FEED_FORWARD:
-        sizes = [linear_sizes(modules.get(_join(name, each))) for each in (*writers, reader)]
-        if any(size is None for size in sizes):
+def _linear_size(module: nn.Module) -> _Size | None:
+    """The size of a plain linear layer or Conv1D; None for anything else, such as one with an adapter."""
+    if type(module) is nn.Linear or type(module) is nn.modules.linear.NonDynamicallyQuantizableLinear:
+        return _Size(module.in_features, module.out_features)
+    return _Size(*module.get_parameter("weight").shape) if is_transposed(module) else None
+
+
+def _feed_forward(name: str, module: nn.Module, sizes: Mapping[str, _Size]) -> FeatureSet | None:
+    for parts, last in FEED_FORWARD:
+        writers, reader = [_join(name, part) for part in parts], _join(name, last)
+        if not sizes.keys() >= {*writers, reader} or _has_norm_between(last, module):
             continue
-        width = sizes[-1][0]  # type: ignore[index]
-        if any(size[1] != width for size in sizes[:-1] if size) or _has_norm_between(name, reader, module):
-            continue
-        features = torch.arange(width)[:, None]
-        return FeatureSet(
-            name, "features", {_join(name, each): features for each in writers}, {_join(name, reader): features}
-        )
+        width = sizes[reader].inputs
+        if all(sizes[writer].outputs == width for writer in writers):
+            features = torch.arange(width)[:, None]
+            return FeatureSet(name, "features", dict.fromkeys(writers, features), {reader: features})
     return None
 
 
-def _has_norm_between(name: str, reader: str, module: nn.Module) -> bool:
+def _has_norm_between(reader: str, module: nn.Module) -> bool:
     """Whether a norm lies among the layers of a feed-forward block, where it would mix the features."""
-    if "." in reader or isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+    if "." in reader or isinstance(module, TORCH_BLOCKS):
         return False  # their norms are those of the residual stream
     return any("norm" in type(child).__name__.lower() for child in module.children())
 
 
-def _attention(name: str, module: nn.Module, modules: dict[str, nn.Module]) -> FeatureSet | None:
-    size = next((getattr(module, each) for each in HEAD_SIZES if isinstance(getattr(module, each, None), int)), None)
-    if not size:
+def _attention(name: str, module: nn.Module, sizes: Mapping[str, _Size]) -> FeatureSet | None:
+    head = next((getattr(module, each) for each in HEAD_SIZES if isinstance(getattr(module, each, None), int)), None)
+    if not head:
         return None
     for names in QUERY_KEY_VALUE:
-        if all(linear_sizes(modules.get(_join(name, each))) for each in names):
-            return _separate_attention(name, names, size, modules)
-    return _fused_attention(name, size, modules)
+        if sizes.keys() >= {_join(name, each) for each in names}:
+            return _separate_attention(name, [_join(name, each) for each in names], head, sizes)
+    return _fused_attention(name, head, sizes) if hasattr(module, "split_size") else None
 
 
-def _separate_attention(
-    name: str, names: tuple[str, str, str], size: int, modules: dict[str, nn.Module]
-) -> FeatureSet | None:
+def _separate_attention(name: str, writers: list[str], head: int, sizes: Mapping[str, _Size]) -> FeatureSet | None:
     """Query, key and value with a layer each. Several query heads may share the keys and values of a group."""
-    writers = [_join(name, each) for each in names]
-    query, key, value = (_outputs(modules[each]) for each in writers)
-    reader = next((each for each in _readers(name) if _inputs(modules.get(each)) == query), None)
-    if reader is None or key != value or key % size or query % key:
+    query, key, value = (sizes[each].outputs for each in writers)
+    # The layer that reads the heads is in the attention itself, or beside it.
+    readers = [*(_join(name, each) for each in READERS), _join(name.rpartition(".")[0], "output.dense")]
+    reader = next((each for each in readers if each in sizes and sizes[each].inputs == query), None)
+    if reader is None or key != value or key % head or query % key:
         return None
-    groups = key // size
+    groups = key // head
     heads, shared = torch.arange(query).view(groups, -1), torch.arange(key).view(groups, -1)
     return FeatureSet(name, "heads", dict(zip(writers, (heads, shared, shared), strict=True)), {reader: heads})
 
 
-def _fused_attention(name: str, size: int, modules: dict[str, nn.Module]) -> FeatureSet | None:
+def _fused_attention(name: str, head: int, sizes: Mapping[str, _Size]) -> FeatureSet | None:
     """One layer that writes query, key and value, one after the other, as in GPT-2."""
     writer, reader = (_join(name, each) for each in FUSED)
-    width = _inputs(modules.get(reader))
-    if not width or width % size or linear_sizes(modules.get(writer)) is None:
+    if not sizes.keys() >= {writer, reader}:
         return None
-    if _outputs(modules[writer]) != 3 * width or not hasattr(modules[name], "split_size"):
+    width = sizes[reader].inputs
+    if width % head or sizes[writer].outputs != 3 * width:
         return None
-    heads = torch.arange(width).view(-1, size)
-    return FeatureSet(
-        name, "heads", {writer: torch.cat([heads, heads + width, heads + 2 * width], dim=1)}, {reader: heads}
-    )
-
-
-def _readers(name: str) -> Iterator[str]:
-    """Where the layer may be that reads the heads: in the attention itself, or beside it."""
-    yield from (_join(name, each) for each in READERS)
-    yield _join(name.rpartition(".")[0], "output.dense")
+    heads = torch.arange(width).view(-1, head)
+    return FeatureSet(name, "heads", {writer: torch.cat([heads, heads + width, heads + 2 * width], 1)}, {reader: heads})
 
 
 def _join(name: str, part: str) -> str:
     return f"{name}.{part}" if name else part
-
-
-def _inputs(module: nn.Module | None) -> int | None:
-    sizes = linear_sizes(module)
-    return None if sizes is None else sizes[0]
-
-
-def _outputs(module: nn.Module) -> int:
-    sizes = linear_sizes(module)
-    assert sizes is not None
-    return sizes[1]

@@ -8,7 +8,10 @@ trainer.train()
 
 from __future__ import annotations
 
+import inspect
 import os
+import pickle
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +19,13 @@ import torch
 from torch import nn
 
 from .. import Method, Pruner
-from .calling_trainer import calling_trainer
-from .checkpoint_files import checkpoint_folder, find_state, read_state, write_state
-from .missing_packages import missing_package
-from .pruner_building import PrunerRecipe, add_penalty, refuse_scaled_penalty
-from .pruning_session import PruningSession
+from ..atomic_files import replacing
+from .session import PrunerRecipe, PruningSession, add_penalty, missing_package
 
 try:
-    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 except ModuleNotFoundError as error:
-    raise missing_package("transformers", "transformers") from error
+    raise missing_package("transformers") from error
 
 __all__ = ["Prune"]
 
@@ -40,7 +40,7 @@ class TransformersPrune(TrainerCallback):
         Prune(flipout.GlobalMagnitude, sparsity=0.9, exclude="lm_head")
 
     The pruner is attached when training starts. Its state is a file in each `checkpoint-N` folder:
-    `trainer.train(resume_from_checkpoint=...)` goes on bit for bit. A second `train` of the same model goes on too,
+    `trainer.train(resume_from_checkpoint=...)` resumes bit for bit. A second `train` of the same model resumes too,
     with the masks that it has. `pruner` is the pruner itself, from the start of training on.
 
     Args:
@@ -90,7 +90,7 @@ class TransformersPrune(TrainerCallback):
         if trainer is not None:  # a new list, because the Trainer is iterating over the old one
             handler = trainer.callback_handler
             handler.callbacks = [self, *(other for other in handler.callbacks if other is not self)]
-            refuse_scaled_penalty(self._session.recipe, getattr(trainer.accelerator, "scaler", None))
+            self._session.recipe.refuse_scaler(getattr(trainer.accelerator, "scaler", None))
         if state.global_step:
             folders = (self._resume_from, Path(resumed) if resumed else None)
             self._load(state, (*folders, checkpoint_folder(args.output_dir, state.global_step)))
@@ -100,7 +100,7 @@ class TransformersPrune(TrainerCallback):
 
     def _load(self, state: TrainerState, folders: tuple[Path | None, ...]) -> None:
         """Load the state of the checkpoint that training resumes from, if it was saved with this callback."""
-        path = find_state(folders, self._file)
+        path = next((folder / self._file for folder in folders if folder and (folder / self._file).is_file()), None)
         if path is not None:
             self._session.load(read_state(path))
         elif self._file in state.stateful_callbacks.get(MARK, {}).get("files", ()):
@@ -152,16 +152,53 @@ class TransformersPrune(TrainerCallback):
     ) -> None:
         assert self.pruner is not None
         if args.load_best_model_at_end and state.best_model_checkpoint is not None:
-            self._take_masks_of(Path(state.best_model_checkpoint) / self._file)
+            best = Path(state.best_model_checkpoint) / self._file
+            if best.is_file():  # the state that belongs to the best model, which the Trainer has just loaded
+                self.pruner.load_state_dict(read_state(best)["pruner"])
         if self._summary and state.is_world_process_zero:
             print(self.pruner.summary())
         self._session.stop()
 
-    def _take_masks_of(self, best: Path) -> None:
-        """Take the state that belongs to the best model, which the Trainer has just loaded."""
-        assert self.pruner is not None
-        if best.is_file():
-            self.pruner.load_state_dict(read_state(best)["pruner"])
-
 
 Prune = TransformersPrune
+
+
+def calling_trainer() -> tuple[Trainer | None, str | None]:
+    """The Trainer whose training loop has called, and its `resume_from_checkpoint`, if there is one.
+
+    The Trainer passes neither of them to its callbacks. Both are needed: reporting callbacks run before those of the
+    user, so that a number added to the logs would not reach them; and the state of a pruner is in the folder that is
+    resumed. They are read from the call stack. Where they are not found, what the Trainer does pass has to do.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        trainer = frame.f_locals.get("self")
+        if isinstance(trainer, Trainer):
+            folder = frame.f_locals.get("resume_from_checkpoint")
+            return trainer, folder if isinstance(folder, str) else None
+        frame = frame.f_back
+    return None, None
+
+
+def checkpoint_folder(output: str | Path | None, step: int) -> Path:
+    """The folder of a checkpoint below the Trainer's output folder, or below that of a trial of its search."""
+    name, top = f"checkpoint-{step}", Path(output or ".")
+    trials = sorted(top.glob(f"*/{name}"), key=lambda path: path.stat().st_mtime)
+    return trials[-1] if trials and not (top / name).is_dir() else top / name
+
+
+def write_state(path: Path, state: Mapping[str, Any]) -> None:
+    """Write a state: the file is complete, or does not exist."""
+    with replacing(path) as temporary:
+        torch.save(dict(state), temporary)
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """Read a state. Nothing but tensors and plain data is unpickled."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read; resume from another checkpoint ({error})") from error
+    if not isinstance(state, dict):
+        raise ValueError(f"{path} is not the state of a Prune callback, but a {type(state).__name__}")
+    return state

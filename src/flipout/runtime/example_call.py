@@ -66,6 +66,9 @@ class ExampleCall:
 class InputHook:
     """A forward pre-hook that notes the inputs of a call. It never changes them; a copy of it does nothing."""
 
+    only_reads = True
+    """The graph of a network is the same with this hook."""
+
     def __init__(self, call: ExampleCall | None = None) -> None:
         self._call = (lambda: None) if call is None else weakref.ref(call)
         self.handle: RemovableHandle | None = None
@@ -84,24 +87,29 @@ class InputHook:
 
 
 def positional_tensors(network: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Tensor, ...]:
-    """The arguments of a call by position. All of them must be tensors, except for those at their default."""
+    """The arguments of a call by position. All of them must be tensors, except for those at their default.
+
+    Arguments are bound by name: one that is given behind another that is left out cannot be given by position.
+    """
     bound = inspect.signature(network.forward).bind(*args, **kwargs)
+    bound.apply_defaults()
     tensors: list[Tensor] = []
-    complete = False  # after an argument at its default, none can be given by position
-    for name, value in bound.arguments.items():
-        parameter = bound.signature.parameters[name]
-        several = parameter.kind is parameter.VAR_POSITIONAL
-        for each in value if several else (value,):
-            if not several and each is parameter.default:
-                complete = True
-            elif complete or parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_KEYWORD):
+    omitted: str | None = None
+    for name, parameter in bound.signature.parameters.items():
+        value, kind = bound.arguments[name], parameter.kind
+        if value is parameter.default:
+            omitted = omitted or name
+            continue
+        for each in value if kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) else (value,):
+            if kind in (parameter.KEYWORD_ONLY, parameter.VAR_KEYWORD):
                 raise UnsuitableCallError(f"the network is called with the keyword argument {name}")
-            elif not isinstance(each, Tensor) or each.layout != torch.strided or each.is_meta:
+            if omitted is not None:
+                raise UnsuitableCallError(f"the network is called with {name}, but without {omitted} before it")
+            if not isinstance(each, Tensor) or each.layout != torch.strided or each.is_meta:
                 raise UnsuitableCallError(
                     f"the network is called with {name} of type {type(each).__name__}, which is not an ordinary tensor"
                 )
-            else:
-                tensors.append(each.detach())
+            tensors.append(each.detach())
     if not tensors:
         raise UnsuitableCallError("the network is called without a tensor")
     return tuple(tensors)

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..graph.example_inputs import Example, as_example
+from ..graph.comparison import Example, as_example
+from ..graph.copies import UnsupportedNetworkError
 from ..graph.removable_channels import Remainder, RemovableChannels
-from ..graph.tracing_errors import UnsupportedNetworkError
 from ..host import Host
 from ..modules import named_tensors, unwrapped
 from ..problems import NotShrunkWarning

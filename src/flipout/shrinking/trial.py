@@ -11,10 +11,8 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils import _pytree
 
-from ..graph.comparison import coarsest_epsilon, describe_difference
-from ..graph.equivalence import EquivalenceCheck
-from ..graph.model_copies import evaluation_copy
-from ..graph.tracing_errors import UnsupportedNetworkError, first_line
+from ..graph.comparison import EquivalenceCheck, coarsest_epsilon, describe_difference
+from ..graph.copies import UnsupportedNetworkError, evaluation_copy, first_line
 from ..views.cut import Indices
 from .network_cut import NetworkCut
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..events import Selection
-from ..graph.tracing_errors import UnsupportedNetworkError
+from ..graph.copies import UnsupportedNetworkError
 from ..problems import ChannelWarning
 from ..runtime.example_call import NOT_CALLED, ExampleCall
 from ..schedules import Pruning

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..graph.live_masks import LivePaths
-from ..graph.tracing_errors import UnsupportedNetworkError
+from ..graph.copies import UnsupportedNetworkError
+from ..graph.live_paths import LivePaths
 from ..problems import DeadFirstWarning
 from ..ranking import choose_dead_first
 from ..runtime.example_call import ExampleCall

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, fx
 
-from ..calls import Call
-from ..channels import Channels, broadcast_channels, channel_positions, known_channels
-from ..inserted_modules import AddConstant, AddToChannels, ScatterChannels
-from .activations_and_pooling import recognize_activation_function
-from .base_rules import Rule
+from ..channels import AddConstant, AddToChannels, Channels, ScatterChannels, broadcast_channels, channel_positions
+from .base import Call, Rule
+from .channelwise import recognize_activation
 
 if TYPE_CHECKING:
     from ..rebuild import GraphBuilder
@@ -29,7 +26,7 @@ class SumRule(Rule):
     def propagate(self, inputs: Sequence[Channels]) -> Channels:
         first, second = inputs
         dependent = first.input_dependent | second.input_dependent
-        return known_channels(self.axis, first.constants + second.constants, dependent)
+        return Channels.known(self.axis, first.constants + second.constants, dependent)
 
     def required_inputs(self, inputs: Sequence[Channels], output: Channels, kept: Tensor) -> list[Tensor | None]:
         required = [kept & channels.varies for channels in inputs]
@@ -95,7 +92,7 @@ class ElementwiseRule(Rule):
             constants = torch.where((first == 0) | (second == 0), 0.0, constants)
         else:
             constants = torch.full_like(constants, torch.nan)
-        return known_channels(self.axis, constants, inputs[0].input_dependent | inputs[1].input_dependent)
+        return Channels.known(self.axis, constants, inputs[0].input_dependent | inputs[1].input_dependent)
 
     def required_inputs(self, inputs: Sequence[Channels], output: Channels, kept: Tensor) -> list[Tensor | None]:
         return [kept if channels.axis is not None else torch.ones_like(channels.input_dependent) for channels in inputs]
@@ -114,7 +111,7 @@ class ConcatenationRule(Rule):
 
     def propagate(self, inputs: Sequence[Channels]) -> Channels:
         constants = torch.cat([channels.constants for channels in inputs])
-        return known_channels(self.axis, constants, torch.cat([channels.input_dependent for channels in inputs]))
+        return Channels.known(self.axis, constants, torch.cat([channels.input_dependent for channels in inputs]))
 
     def required_inputs(self, inputs: Sequence[Channels], output: Channels, kept: Tensor) -> list[Tensor | None]:
         return [flags if flags.any() else None for flags in torch.split(kept, self.sizes)]
@@ -125,19 +122,11 @@ class ConcatenationRule(Rule):
         return build.graph.call_function(torch.cat, (pieces, self.axis)) if len(pieces) > 1 else pieces[0]
 
 
-class Arithmetic(Enum):
-    """What an arithmetic operation does with two tensors."""
-
-    SUM = "sum"
-    PRODUCT = "product"
-    OTHER = "other"
-
-
-def recognize_arithmetic(call: Call, *, kind: Arithmetic) -> Rule | None:
+def recognize_arithmetic(call: Call, *, kind: Literal["sum", "product", "other"]) -> Rule | None:
     """Recognize arithmetic of two tensors, or of a tensor and a number."""
     node, sources = call.node, call.sources
     if len(sources) != 2 or list(node.args) != sources or node.kwargs:
-        return recognize_activation_function(call)
+        return recognize_activation(call)
     shape, shapes = call.shapes[node], [call.shapes.get(source) for source in sources]
     axes = {call.channels[source].axis for source in sources} - {None}
     if len(axes) != 1 or any(other is None or len(other) != len(shape) for other in shapes):
@@ -146,10 +135,10 @@ def recognize_arithmetic(call: Call, *, kind: Arithmetic) -> Rule | None:
     assert axis is not None
     # A tensor that does not come from the inputs has no batch axis, even if its first axis has the same size.
     same_shape = all(other == shape for other in shapes) and call.batched >= set(sources)
-    if kind is Arithmetic.SUM and same_shape:
+    if kind == "sum" and same_shape:
         return SumRule(node, sources, axis, len(shape))
     own_axes = [axis if other is not None and other[axis] == shape[axis] else None for other in shapes]
-    return ElementwiseRule(node, sources, own_axes, axis, kind is Arithmetic.PRODUCT)
+    return ElementwiseRule(node, sources, own_axes, axis, kind == "product")
 
 
 def recognize_concatenation(call: Call) -> Rule | None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, fx
 
-from ..calls import Call
-from ..channels import Channels, known_channels
-from .base_rules import ChannelwiseRule, Rule
+from ..channels import Channels
+from .base import Call, ChannelwiseRule, Rule
 
 if TYPE_CHECKING:
     from ..rebuild import GraphBuilder
@@ -28,7 +27,7 @@ class FlattenRule(Rule):
     def propagate(self, inputs: Sequence[Channels]) -> Channels:
         (channels,) = inputs
         tensors = channels.constants, channels.input_dependent
-        return known_channels(1, *(tensor.repeat_interleave(self.positions) for tensor in tensors))
+        return Channels.known(1, *(tensor.repeat_interleave(self.positions) for tensor in tensors))
 
     def expand(self, needed: Tensor) -> Tensor:
         return self._channels(needed).repeat_interleave(self.positions)
@@ -73,14 +72,14 @@ def recognize_flatten(call: Call) -> Rule | None:
 
 def recognize_reshape(call: Call) -> Rule | None:
     """Recognize a reshape that flattens all axes but the first, or that appends axes of size one."""
-    if not call.source_comes_first:
+    if not call.starts_with_source:
         return None
     return recognize_flatten(call) or _recognize_unsqueeze(call)
 
 
 def recognize_indexing(call: Call) -> Rule | None:
     """Recognize `x[:, :, None, None]` and the like."""
-    if not call.source_comes_first:
+    if not call.starts_with_source:
         return None
     index = call.node.args[1] if isinstance(call.node.args[1], tuple) else (call.node.args[1],)
     return _recognize_unsqueeze(call) if all(part in (None, ..., slice(None)) for part in index) else None
@@ -91,7 +90,8 @@ def recognize_size_query(call: Call) -> Rule | None:
     node, axis = call.node, call.axis
     if axis is None or not (node.target == "size" or node.args[1:] == ("shape",)):
         return None
-    asked = [node.args[1]] if node.target == "size" and len(node.args) > 1 else [*map(_index_of, node.users)]
+    indexed = [user.args[1] if user.target is operator.getitem else None for user in node.users]
+    asked = [node.args[1]] if node.target == "size" and len(node.args) > 1 else indexed
     if not all(isinstance(item, int) and item % call.dimensions != axis for item in asked):
         return None
     return SizeQueryRule(node, [call.source], [axis])
@@ -103,7 +103,3 @@ def _recognize_unsqueeze(call: Call) -> Rule | None:
     if call.axis != 1 or new_axes < 1 or after != before + (1,) * new_axes:
         return None
     return UnsqueezeRule(call.node, call.source, new_axes)
-
-
-def _index_of(user: fx.Node) -> Any:
-    return user.args[1] if user.target is operator.getitem else None

@@ -12,9 +12,8 @@ from rich.text import Text
 from torch import Tensor, nn
 
 from flipout import export
-from flipout.export.file_sizes import format_bytes
-from flipout.export.formats.onnx_runtime import open_session, run_session
-from flipout.export.formats.verification import OUTPUT_TOLERANCE
+from flipout.export.costs import format_bytes
+from flipout.export.formats import OUTPUT_TOLERANCE, open_session, run_session
 from flipout.graph.comparison import describe_difference, largest_difference
 
 from ..errors import LabError, unknown

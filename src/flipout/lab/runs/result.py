@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import flipout
-from flipout.export.multiply_adds import count_multiply_adds
-from flipout.graph.model_copies import evaluation_copy
+from flipout.export.costs import count_multiply_adds
+from flipout.graph.copies import evaluation_copy
 
 if TYPE_CHECKING:
     from .training import Run
