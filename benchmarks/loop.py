@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from flipout.lab import build, make_settings
-from flipout.lab.runs.progress_view import Quiet
-from flipout.lab.runs.training import Run, make_optimizer
+from flipout_lab import build, make_settings
+from flipout_lab.runs.progress_view import Quiet
+from flipout_lab.runs.training import Run, make_optimizer
 
 from .timing import Times, interleaved
 

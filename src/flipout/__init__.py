@@ -48,7 +48,7 @@ from .warnings import (
     UnfinishedWarning,
 )
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 __all__ = [
     "LAMP",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from flipout.export.compaction import compact
-from flipout.lab.models import MODELS, build
+from flipout_lab.models import MODELS, build
 from tests.graph.networks import Architect, randomize
 
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from flipout.export.compaction import compact
 from flipout.export.compaction_report import CompactionReport
-from flipout.lab.models import build
+from flipout_lab.models import build
 from tests.export.test_compaction import assert_same, check, notes_of, numbers
 from tests.graph.networks import randomize
 

@@ -24,7 +24,7 @@ from flipout.export.speed.interleaved_timing import (
     Timing,
     format_milliseconds,
 )
-from flipout.lab import build
+from flipout_lab import build
 from tests.export.speed.test_acceleration import prune
 
 

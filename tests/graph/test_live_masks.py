@@ -15,7 +15,7 @@ from torch.nn.modules.conv import _ConvNd
 from flipout.graph.live_masks import LivePaths
 from flipout.graph.live_paths import effective_weights
 from flipout.graph.tracing_errors import UnsupportedNetworkError
-from flipout.lab.models import build
+from flipout_lab.models import build
 from tests.graph.networks import BLOCKS, UNDERSTOOD
 from tests.graph.path_search import live_weights, smooth_network
 

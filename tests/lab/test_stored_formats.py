@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from flipout.lab import LabError, load_run, train
-from flipout.lab.files import full_disk_explained
-from flipout.lab.paper import results_page
-from flipout.lab.reports import Records, collect, write_report
-from flipout.lab.runs.display import run_tables
-from flipout.lab.runs.run_folder import read_settings
-from flipout.lab.sweeps import open_store, sweep
-from flipout.lab.sweeps.execution import divergence_reason
-from flipout.lab.sweeps.grid import parse_grid, read_grid
+from flipout_lab import LabError, load_run, train
+from flipout_lab.files import full_disk_explained
+from flipout_lab.paper import results_page
+from flipout_lab.reports import Records, collect, write_report
+from flipout_lab.runs.display import run_tables
+from flipout_lab.runs.run_folder import read_settings
+from flipout_lab.sweeps import open_store, sweep
+from flipout_lab.sweeps.execution import divergence_reason
+from flipout_lab.sweeps.grid import parse_grid, read_grid
 from tests.lab.small_sweep import InProcessEngine
 
 SHAPES: list[Any] = [{}, [], 3, "x", None, {"settings": 3}, {"grids": []}, {"error": 3}]

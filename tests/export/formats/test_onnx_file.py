@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from flipout.export import compact
 from flipout.export.formats.onnx_file import to_onnx
 from flipout.export.formats.onnx_runtime import open_session, run_session
-from flipout.lab import build
+from flipout_lab import build
 from tests.export.speed.test_acceleration import prune
 
 pytest.importorskip("onnxruntime")

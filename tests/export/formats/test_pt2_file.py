@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from flipout.export import compact, to_pt2
-from flipout.lab import build
+from flipout_lab import build
 from tests.export.speed.test_acceleration import prune
 
 

@@ -17,7 +17,7 @@ from flipout.export.sparse_file.file_index import DTYPES
 from flipout.export.sparse_file.positions_coding import best_low, decode_gaps, encode_gaps, gap_bytes, pack, unpack
 from flipout.export.sparse_file.reading import load
 from flipout.export.sparse_file.writing import save
-from flipout.lab import build
+from flipout_lab import build
 
 
 def bits(tensor: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from flipout.export.speed.interleaved_timing import Timing
 from flipout.export.speed.layer_trials import DENSE
 from flipout.export.speed.norm_folding import fold_norms
 from flipout.export.speed.sparse_layers import SPARSE_CONVOLUTIONS, SparseLayer, sparse_forms
-from flipout.lab import build
+from flipout_lab import build
 
 
 @torch.no_grad()

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from flipout.lab import LabError, load, make_settings, train
-from flipout.lab.data import Data
-from flipout.lab.data.batches import prepare
-from flipout.lab.data.data_types import Arrays
+from flipout_lab import LabError, load, make_settings, train
+from flipout_lab.data import Data
+from flipout_lab.data.batches import prepare
+from flipout_lab.data.data_types import Arrays
 
 NAME = f"{__name__}:returned"
 RETURNED: list[Callable[[], Any]] = []

@@ -19,8 +19,8 @@ import requests
 import torch
 from PIL import Image
 
-from flipout.lab import LabError, load, make_settings
-from flipout.lab.data import cifar10, downloads, idx_files, imagenette
+from flipout_lab import LabError, load, make_settings
+from flipout_lab.data import cifar10, downloads, idx_files, imagenette
 
 
 def idx_file(array: np.ndarray) -> bytes:

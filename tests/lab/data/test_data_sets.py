@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from flipout.lab import LabError, load
-from flipout.lab.data import DATA
-from flipout.lab.data.batches import augment, channel_statistics, prepare, validation_size
-from flipout.lab.data.data_catalogue import data_title
+from flipout_lab import LabError, load
+from flipout_lab.data import DATA
+from flipout_lab.data.batches import augment, channel_statistics, prepare, validation_size
+from flipout_lab.data.data_catalogue import data_title
 
 CPU = torch.device("cpu")
 
@@ -104,7 +104,7 @@ def test_an_epochs_order_is_a_function_of_seed_and_epoch() -> None:
 
 
 def test_images_too_large_for_floats_are_normalized_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    from flipout.lab.data import batches
+    from flipout_lab.data import batches
 
     whole, _ = prepare(load("digits"), CPU, validate=False)
     monkeypatch.setattr(batches, "FLOAT_LIMIT", 0)

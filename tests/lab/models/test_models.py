@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from flipout.lab import LabError, build
-from flipout.lab.data import DATA
-from flipout.lab.models import MODELS
-from flipout.lab.models.model_catalogue import model_title
-from flipout.lab.runs.display import prunable_weights
+from flipout_lab import LabError, build
+from flipout_lab.data import DATA
+from flipout_lab.models import MODELS
+from flipout_lab.models.model_catalogue import model_title
+from flipout_lab.runs.display import prunable_weights
 
 PUBLISHED = {
     # LeCun et al. (1998); counted e.g. in Han et al. (2015), Table 3: 267k.

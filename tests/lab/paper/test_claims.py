@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from flipout.lab import make_settings
-from flipout.lab.paper.claims_table import claims_table
-from flipout.lab.paper.paper_claims import CLAIMS, Claim, Finding, Verdict, overall
-from flipout.lab.paper.results_page import render_results_page
-from flipout.lab.reports import Record, Records
+from flipout_lab import make_settings
+from flipout_lab.paper.claims_table import claims_table
+from flipout_lab.paper.paper_claims import CLAIMS, Claim, Finding, Verdict, overall
+from flipout_lab.paper.results_page import render_results_page
+from flipout_lab.reports import Record, Records
 
 
 def run(accuracy: float, part: str, dead: tuple[str, ...] = (), **settings: Any) -> Record:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from flipout.lab.errors import LabError
-from flipout.lab.paper.reproduction import check_item, grids_of, reproduce_item, schedule_table
-from flipout.lab.reports import Records
+from flipout_lab.errors import LabError
+from flipout_lab.paper.reproduction import check_item, grids_of, reproduce_item, schedule_table
+from flipout_lab.reports import Records
 
 
 def test_tables_and_figures_are_reproduced(records: Records, tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from flipout.lab import make_settings
-from flipout.lab.reports.lead import choice_table, lead_figure, trials_table
-from flipout.lab.reports.records import Record
+from flipout_lab import make_settings
+from flipout_lab.reports.lead import choice_table, lead_figure, trials_table
+from flipout_lab.reports.records import Record
 
 
 def runs(method: str, accuracies: list[float], part: str = "results", **settings: Any) -> list[Record]:

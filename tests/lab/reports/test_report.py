@@ -15,22 +15,22 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flipout.lab import make_settings
-from flipout.lab.errors import LabError
-from flipout.lab.reports import Record, Records, collect, write_report
-from flipout.lab.reports.chart_data import (
+from flipout_lab import make_settings
+from flipout_lab.errors import LabError
+from flipout_lab.reports import Record, Records, collect, write_report
+from flipout_lab.reports.chart_data import (
     accuracy_curves,
     flip_histogram,
     learning_curves,
     pruning_history,
     seconds_curves,
 )
-from flipout.lab.reports.file_names import UniqueNames
-from flipout.lab.reports.labels import by_network
-from flipout.lab.reports.records import read_records
-from flipout.lab.reports.report_tables import ReportTable, TableEntry, accuracy_table, dead_table, shots_table
-from flipout.lab.reports.run_location import locate_runs
-from flipout.lab.reports.seed_statistics import cells
+from flipout_lab.reports.file_names import UniqueNames
+from flipout_lab.reports.labels import by_network
+from flipout_lab.reports.records import read_records
+from flipout_lab.reports.report_tables import ReportTable, TableEntry, accuracy_table, dead_table, shots_table
+from flipout_lab.reports.run_location import locate_runs
+from flipout_lab.reports.seed_statistics import cells
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from flipout.lab import LabError, data, load_run, make_settings, train
-from flipout.lab.runs.display import run_tables
-from flipout.lab.runs.training import StoppedError
+from flipout_lab import LabError, data, load_run, make_settings, train
+from flipout_lab.runs.display import run_tables
+from flipout_lab.runs.training import StoppedError
 from tests.lab.runs.test_training import StopAt
 
 CONFIG = json.loads((Path(__file__).parent / "config-0.1.json").read_text())

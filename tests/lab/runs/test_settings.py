@@ -10,11 +10,11 @@ from torch import nn
 
 import flipout
 from flipout.events import Event
-from flipout.lab import LabError, build, make_settings
-from flipout.lab.runs.method_options import options_of
-from flipout.lab.runs.pruning import attach, learning_rate, schedule
-from flipout.lab.runs.settings import Settings, fields, validated
-from flipout.lab.runs.training import make_optimizer
+from flipout_lab import LabError, build, make_settings
+from flipout_lab.runs.method_options import options_of
+from flipout_lab.runs.pruning import attach, learning_rate, schedule
+from flipout_lab.runs.settings import Settings, fields, validated
+from flipout_lab.runs.training import make_optimizer
 from tests.helpers import mlp, sgd
 
 
@@ -188,7 +188,7 @@ def test_an_option_at_its_default_is_the_same_run() -> None:
     assert make_settings(method="snip").option("schedule") is None
     assert make_settings(method="lottery", rewind_to=0) == make_settings(method="lottery")
     # A user's criterion may have another default.
-    own = "flipout.lab.paper.printed_equations:signed_saliency"
+    own = "flipout_lab.paper.printed_equations:signed_saliency"
     assert make_settings(criterion=own, p=2.0) != make_settings(criterion=own)
 
 

@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from flipout import NotShrunkWarning
-from flipout.lab import load_run, make_settings, train
-from flipout.lab.runs.progress_view import epoch_line
-from flipout.lab.runs.training import StoppedError
 from flipout.shrinking import decision
+from flipout_lab import load_run, make_settings, train
+from flipout_lab.runs.progress_view import epoch_line
+from flipout_lab.runs.training import StoppedError
 
 from .test_training import StopAt
 

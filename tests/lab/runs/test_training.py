@@ -20,14 +20,14 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import flipout
-from flipout.lab import LabError, data, load_run, make_settings, train
-from flipout.lab.data.batches import prepare
-from flipout.lab.runs import checkpoints, run_folder
-from flipout.lab.runs import training as run_module
-from flipout.lab.runs.progress_view import Quiet
-from flipout.lab.runs.trackers import TensorBoard
-from flipout.lab.runs.training import StoppedError, evaluate
-from flipout.lab.runs.weight_files import load_weights, model_bytes
+from flipout_lab import LabError, data, load_run, make_settings, train
+from flipout_lab.data.batches import prepare
+from flipout_lab.runs import checkpoints, run_folder
+from flipout_lab.runs import training as run_module
+from flipout_lab.runs.progress_view import Quiet
+from flipout_lab.runs.trackers import TensorBoard
+from flipout_lab.runs.training import StoppedError, evaluate
+from flipout_lab.runs.weight_files import load_weights, model_bytes
 
 EPOCHS = 4
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flipout.lab.errors import LabError
-from flipout.lab.sweeps import SweepOutcome, open_store, sweep
-from flipout.lab.sweeps.grid import Grid, parse_grid
-from flipout.lab.sweeps.job import Job
-from flipout.lab.sweeps.local_engine import LocalEngine
-from flipout.lab.sweeps.ray_engine import RayEngine
-from flipout.lab.sweeps.sweep_view import SweepView
+from flipout_lab.errors import LabError
+from flipout_lab.sweeps import SweepOutcome, open_store, sweep
+from flipout_lab.sweeps.grid import Grid, parse_grid
+from flipout_lab.sweeps.job import Job
+from flipout_lab.sweeps.local_engine import LocalEngine
+from flipout_lab.sweeps.ray_engine import RayEngine
+from flipout_lab.sweeps.sweep_view import SweepView
 
 pytestmark = [
     pytest.mark.slow,

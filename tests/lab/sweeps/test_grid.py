@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from flipout.lab.errors import LabError
-from flipout.lab.sweeps import read_grid, shipped_grids
-from flipout.lab.sweeps.grid import Grid, parse_grid
+from flipout_lab.errors import LabError
+from flipout_lab.sweeps import read_grid, shipped_grids
+from flipout_lab.sweeps.grid import Grid, parse_grid
 
 SPARSITIES = [1 - 2.0**-m for m in (2, 4, 6, 8, 10)]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from flipout.lab.errors import LabError
+from flipout_lab.errors import LabError
 
 pytest.importorskip("ray")
-from flipout.lab.sweeps.ray_engine import RayEngine
+from flipout_lab.sweeps.ray_engine import RayEngine
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flipout.lab.errors import LabError
-from flipout.lab.sweeps import SweepOutcome, open_store, sweep
-from flipout.lab.sweeps.grid import Grid, parse_grid
-from flipout.lab.sweeps.job import Job, JobUpdate, Listener
-from flipout.lab.sweeps.local_engine import LocalEngine
-from flipout.lab.sweeps.store import RunMirror
-from flipout.lab.sweeps.sweep_view import SweepView, summary_table
+from flipout_lab.errors import LabError
+from flipout_lab.sweeps import SweepOutcome, open_store, sweep
+from flipout_lab.sweeps.grid import Grid, parse_grid
+from flipout_lab.sweeps.job import Job, JobUpdate, Listener
+from flipout_lab.sweeps.local_engine import LocalEngine
+from flipout_lab.sweeps.store import RunMirror
+from flipout_lab.sweeps.sweep_view import SweepView, summary_table
 
 BASE = {"data": "digits", "model": "mlp", "epochs": 2, "width": 0.25}
 
@@ -260,7 +260,7 @@ sparsity = 0.9
 
 
 def command(path: Path, out: Path) -> list[str]:
-    return [sys.executable, "-m", "flipout.cli", "sweep", str(path), "--out", str(out), "-j", "2", "--threads", "1"]
+    return [sys.executable, "-m", "flipout_lab", "sweep", str(path), "--out", str(out), "-j", "2", "--threads", "1"]
 
 
 def workers_of(out: Path) -> set[int]:

@@ -10,9 +10,10 @@ import typer
 from rich.markup import escape
 from rich.text import Text
 
-from ..export import card as measure_card
-from ..lab.runs.exporting import FORMATS, export_run, load_with_images
-from ..lab.runs.run_folder import read_settings
+from flipout.export import card as measure_card
+
+from ..runs.exporting import FORMATS, export_run, load_with_images
+from ..runs.run_folder import read_settings
 from .application import Folder, app, console, errors
 
 

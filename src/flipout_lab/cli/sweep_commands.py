@@ -10,25 +10,25 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from ..lab.errors import LabError
-from ..lab.files import full_disk_explained, write_bytes
-from ..lab.paper.claims_table import claims_table
-from ..lab.paper.reproduction import ITEMS, SCALES, check_item, grids_of, reproduce_item
-from ..lab.paper.results_page import render_results_page
-from ..lab.reports import Records, collect, write_report
-from ..lab.reports.labels import by_network
-from ..lab.reports.paired_differences import paired_table
-from ..lab.reports.report_tables import accuracy_table
-from ..lab.reports.run_location import locate_runs
-from ..lab.reports.seed_statistics import seeds_line
-from ..lab.runs.settings import MOST_THREADS
-from ..lab.runs.training import StoppedError
-from ..lab.sweeps import Engine, Grid, SweepOutcome, open_store, read_grid
-from ..lab.sweeps import sweep as run_sweep
-from ..lab.sweeps.local_engine import LocalEngine
-from ..lab.sweeps.ray_engine import RayEngine
-from ..lab.sweeps.store import is_url
-from ..lab.sweeps.sweep_view import SweepView, describe_run, summary_table
+from ..errors import LabError
+from ..files import full_disk_explained, write_bytes
+from ..paper.claims_table import claims_table
+from ..paper.reproduction import ITEMS, SCALES, check_item, grids_of, reproduce_item
+from ..paper.results_page import render_results_page
+from ..reports import Records, collect, write_report
+from ..reports.labels import by_network
+from ..reports.paired_differences import paired_table
+from ..reports.report_tables import accuracy_table
+from ..reports.run_location import locate_runs
+from ..reports.seed_statistics import seeds_line
+from ..runs.settings import MOST_THREADS
+from ..runs.training import StoppedError
+from ..sweeps import Engine, Grid, SweepOutcome, open_store, read_grid
+from ..sweeps import sweep as run_sweep
+from ..sweeps.local_engine import LocalEngine
+from ..sweeps.ray_engine import RayEngine
+from ..sweeps.store import is_url
+from ..sweeps.sweep_view import SweepView, describe_run, summary_table
 from .application import app, command_line, console, errors
 
 Out = Annotated[str | None, typer.Option(help="folder or URL of the runs (default: a folder below runs/)")]

@@ -5,12 +5,14 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from .. import METHODS, lab
-from ..lab.data import DATA
-from ..lab.models import MODELS
-from ..lab.runs.display import prunable_weights
-from ..lab.runs.method_options import options_of
-from ..lab.runs.settings import flag
+from flipout import METHODS
+
+from .. import build
+from ..data import DATA
+from ..models import MODELS
+from ..runs.display import prunable_weights
+from ..runs.method_options import options_of
+from ..runs.settings import flag
 from .application import app, console
 
 SHARED = (
@@ -43,7 +45,7 @@ def models() -> None:
     table = Table("model", "network", "usual data")
     table.add_column("weights", justify="right")
     for name, info in MODELS.items():
-        model = lab.build(name, DATA[info.data].shape, DATA[info.data].classes)
+        model = build(name, DATA[info.data].shape, DATA[info.data].classes)
         table.add_row(name, info.about, info.data, f"{prunable_weights(model):,}")
     table.add_row("torchvision:NAME, timm:NAME", "where installed", "", "")
     table.add_row("module:function", "your own; called with those of shape, classes and width that it takes", "", "")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flipout import cli
+from flipout_lab import cli
 
 Run = Callable[[str], tuple[int, str, str]]
 

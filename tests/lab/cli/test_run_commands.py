@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from flipout import cli
-from flipout.lab.runs import display
-from tests.cli.typed import flipout
+from flipout_lab import cli
+from flipout_lab.runs import display
+from tests.lab.cli.typed import flipout
 
 
 def test_train_show_evaluate(
@@ -117,6 +117,6 @@ def test_an_unfinished_run_can_be_shown(
 
 
 def test_prunable_weights_are_those_of_the_library() -> None:
-    from flipout.lab import build
+    from flipout_lab import build
 
     assert display.prunable_weights(build("lenet-5", (1, 28, 28))) == 430_500

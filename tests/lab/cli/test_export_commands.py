@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from flipout import export
-from flipout.lab import load_run, make_settings, train
-from flipout.lab.runs import exporting
-from tests.cli.typed import flipout
+from flipout_lab import load_run, make_settings, train
+from flipout_lab.runs import exporting
+from tests.lab.cli.typed import flipout
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from flipout import cli
+from flipout_lab import cli
 
 
 def flipout(monkeypatch: pytest.MonkeyPatch, *arguments: str, width: int = 160) -> int:

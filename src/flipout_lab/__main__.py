@@ -1,6 +1,6 @@
-"""`python -m flipout.cli`"""
+"""`python -m flipout_lab`"""
 
-from . import process
+from .cli import process
 
 if __name__ == "__main__":  # and not in the workers of a sweep, which import it too
     process()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.typed import flipout
+from tests.lab.cli.typed import flipout
 
 LONG = "x" * 300
 REFUSED = [
@@ -81,7 +81,7 @@ def test_other_nonsense_is_refused(
 
 
 def test_a_long_name_of_a_model_is_cut_in_the_name_of_the_run() -> None:
-    from flipout.lab import make_settings
+    from flipout_lab import make_settings
 
     names = [make_settings(model=f"m:{'é' * 300}", data="digits", seed=seed).folder_name() for seed in (0, 1)]
     assert all(len(name.encode()) <= 255 for name in names)

@@ -11,7 +11,8 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..atomic_files import leftover_files, replacing
+from flipout.atomic_files import leftover_files, replacing
+
 from .errors import LabError
 
 

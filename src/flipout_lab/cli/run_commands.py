@@ -9,24 +9,27 @@ from typing import Annotated
 
 import typer
 
-from .. import UnfinishedWarning, lab
-from ..lab.data import DATA
-from ..lab.data.batches import prepare, validation_size
-from ..lab.data.data_loading import check_image_size
-from ..lab.errors import LabError
-from ..lab.runs import display
-from ..lab.runs.progress_view import view_for
-from ..lab.runs.pruning import attach
-from ..lab.runs.run_folder import read_settings
-from ..lab.runs.trackers import MLflow, TensorBoard, Tracker, WeightsAndBiases
-from ..lab.runs.training import StoppedError, evaluate, make_optimizer
+from flipout import UnfinishedWarning
+
+from .. import Settings, build, load, load_run
+from .. import train as train_run
+from ..data import DATA
+from ..data.batches import prepare, validation_size
+from ..data.data_loading import check_image_size
+from ..errors import LabError
+from ..runs import display
+from ..runs.progress_view import view_for
+from ..runs.pruning import attach
+from ..runs.run_folder import read_settings
+from ..runs.trackers import MLflow, TensorBoard, Tracker, WeightsAndBiases
+from ..runs.training import StoppedError, evaluate, make_optimizer
 from .application import Folder, app, command_line, console, errors
 from .settings_options import settings_command
 
 
 @settings_command(app)
 def train(
-    settings: lab.Settings,
+    settings: Settings,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -63,7 +66,7 @@ def train(
     asked: list[tuple[bool, type[Tracker]]] = [(tensorboard, TensorBoard), (mlflow, MLflow), (wandb, WeightsAndBiases)]
     try:
         with view_for(console, quiet) as view:
-            result = lab.train(settings, folder, view=view, trackers=[kind() for wanted, kind in asked if wanted])
+            result = train_run(settings, folder, view=view, trackers=[kind() for wanted, kind in asked if wanted])
     except StoppedError as stopped:
         resume = f"{stopped}. To continue, run the same command again:\n  {command_line()}"
         errors.print(resume, soft_wrap=True, markup=False)
@@ -76,7 +79,7 @@ def train(
 
 
 @settings_command(app)
-def plan(settings: lab.Settings) -> None:
+def plan(settings: Settings) -> None:
     """Show when a network will be pruned, and to how many weights, without training it."""
     if settings.record.needs.batches:
         raise LabError(f"{settings.method} does not prune in steps but before training; there is no plan to show")
@@ -87,12 +90,12 @@ def plan(settings: lab.Settings) -> None:
             check_image_size(settings.data)
             shape = (shape[0], settings.image_size, settings.image_size)
     else:
-        loaded = lab.load(settings.data, settings.image_size)
+        loaded = load(settings.data, settings.image_size)
         images, shape, classes = len(loaded.train_labels), loaded.shape, loaded.classes
     if settings.validate_:
         images -= validation_size(settings.data, images)
     steps_per_epoch = math.ceil(images / settings.batch_size)
-    model = lab.build(settings.model, shape, classes, settings.width)
+    model = build(settings.model, shape, classes, settings.width)
     pruner = attach(settings, model, make_optimizer(settings, model), steps_per_epoch, lambda _: [])
     planned, prunable = pruner.plan(), pruner.prunable
     with warnings.catch_warnings():
@@ -115,8 +118,8 @@ def show(run: Folder) -> None:
 def evaluate_(run: Folder) -> None:
     """Measure the accuracy of a finished network again, on its test set."""
     settings = read_settings(run)
-    model = lab.load_run(run)
-    loaded = lab.load(settings.data, settings.image_size)
+    model = load_run(run)
+    loaded = load(settings.data, settings.image_size)
     _, held_out = prepare(loaded, next(model.parameters()).device, validate=settings.validate_)
     what = "validation images" if settings.validate_ else "test images"
     accuracy = evaluate(model, held_out)

@@ -13,8 +13,8 @@ from ..runs.settings import Settings
 from .records import EXECUTION_SETTINGS, Record
 
 CRITERIA = {
-    "flipout.lab.paper.printed_equations:printed_saliency": "saliency as printed",
-    "flipout.lab.paper.printed_equations:signed_saliency": "saliency without the absolute value",
+    "flipout_lab.paper.printed_equations:printed_saliency": "saliency as printed",
+    "flipout_lab.paper.printed_equations:signed_saliency": "saliency without the absolute value",
 }
 SCHEDULES = {"default": "our schedule", "paper": "the paper's schedule"}
 PART_TITLES = {

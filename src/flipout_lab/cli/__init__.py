@@ -9,7 +9,7 @@ import warnings
 import torch
 
 try:
-    from ..lab.errors import LabError
+    from ..errors import LabError
     from . import export_commands, list_commands, run_commands, sweep_commands
     from .application import app, console, errors
 except ModuleNotFoundError as error:

@@ -12,15 +12,15 @@ from typing import Any, Unpack
 import pytest
 
 import flipout
-from flipout.lab import LabError, make_settings, train
-from flipout.lab.reports import collect
-from flipout.lab.reports.chart_data import styles
-from flipout.lab.reports.labels import label_runs
-from flipout.lab.runs.pruning import attach
 from flipout.methods.options import Options, ScheduleChoice, schedule_for
 from flipout.methods.registry import PALETTE
-from tests.cli import typed
+from flipout_lab import LabError, make_settings, train
+from flipout_lab.reports import collect
+from flipout_lab.reports.chart_data import styles
+from flipout_lab.reports.labels import label_runs
+from flipout_lab.runs.pruning import attach
 from tests.helpers import mlp, sgd
+from tests.lab.cli import typed
 
 SOURCE = '''
 from __future__ import annotations

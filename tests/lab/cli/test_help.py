@@ -9,10 +9,10 @@ import pytest
 import typer
 
 import flipout
-from flipout import cli
-from flipout.lab.runs.method_options import options_of
-from flipout.lab.runs.settings import fields, flag
-from tests.cli import typed
+from flipout_lab import cli
+from flipout_lab.runs.method_options import options_of
+from flipout_lab.runs.settings import fields, flag
+from tests.lab.cli import typed
 
 
 def help_of(

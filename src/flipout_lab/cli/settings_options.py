@@ -10,12 +10,12 @@ import typer
 from rich.markup import escape
 from typer.core import TyperCommand
 
-from ..lab import make_settings
-from ..lab.errors import LabError
-from ..lab.runs.method_lookup import find_method
-from ..lab.runs.method_options import REQUIRED, all_option_keys, alternatives, shown
-from ..lab.runs.recipe_reader import read_recipe
-from ..lab.runs.settings import fields, flag, options_for
+from .. import make_settings
+from ..errors import LabError
+from ..runs.method_lookup import find_method
+from ..runs.method_options import REQUIRED, all_option_keys, alternatives, shown
+from ..runs.recipe_reader import read_recipe
+from ..runs.settings import fields, flag, options_for
 
 PANELS = ("Data", "Network", "Training", "Pruning", "This method only", "Output")
 PREFIX = "set_"
