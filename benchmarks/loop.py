@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from flipout_lab import build, make_settings
-from flipout_lab.runs.progress_view import Quiet
-from flipout_lab.runs.training import Run, make_optimizer
+from flipout_lab.runs.pruning import make_optimizer
+from flipout_lab.runs.run_views import Quiet
+from flipout_lab.runs.training import Run
 
 from .timing import Times, interleaved
 

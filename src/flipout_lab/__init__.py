@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .data import Data, load
     from .errors import LabError
-    from .models import build
-    from .runs.recipe_reader import make_settings
-    from .runs.settings import Settings
+    from .models.model_catalogue import build
+    from .runs.settings import Settings, make_settings
     from .runs.trackers import Tracker
     from .runs.training import load_run, train
 
@@ -24,7 +23,7 @@ HOMES = {
     "build": "models",
     "load": "data",
     "load_run": "runs.training",
-    "make_settings": "runs.recipe_reader",
+    "make_settings": "runs.settings",
     "train": "runs.training",
 }
 

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from flipout_lab.reports import Records, collect
 from flipout_lab.sweeps import open_store, sweep
+from flipout_lab.sweeps.execution import SweepView
 from flipout_lab.sweeps.grid import parse_grid
 from flipout_lab.sweeps.job import Engine, Job, Listener, run_job
-from flipout_lab.sweeps.sweep_view import SweepView
 
 BASE = {"recipe": "paper", "data": "digits", "model": "mlp", "epochs": 3, "width": 0.25}
 PARTS = [

@@ -14,8 +14,8 @@ from flipout_lab import LabError, load_run, train
 from flipout_lab.files import full_disk_explained
 from flipout_lab.paper import results_page
 from flipout_lab.reports import Records, collect, write_report
-from flipout_lab.runs.display import run_tables
 from flipout_lab.runs.run_folder import read_settings
+from flipout_lab.runs.run_views import run_tables
 from flipout_lab.sweeps import open_store, sweep
 from flipout_lab.sweeps.execution import divergence_reason
 from flipout_lab.sweeps.grid import parse_grid, read_grid

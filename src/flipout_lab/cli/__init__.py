@@ -10,7 +10,7 @@ import torch
 
 try:
     from ..errors import LabError
-    from . import export_commands, list_commands, run_commands, sweep_commands
+    from . import list_commands, run_commands, sweep_commands
     from .application import app, console, errors
 except ModuleNotFoundError as error:
     sys.exit(f"the command line needs the lab ({error.name} is missing): pip install 'flipout[lab]'")
@@ -19,7 +19,6 @@ __all__ = [
     "app",
     "console",
     "errors",
-    "export_commands",
     "list_commands",
     "main",
     "process",

@@ -10,8 +10,8 @@ from flipout import METHODS
 from .. import build
 from ..data import DATA
 from ..models import MODELS
-from ..runs.display import prunable_weights
 from ..runs.method_options import options_of
+from ..runs.run_views import prunable_weights
 from ..runs.settings import flag
 from .application import app, console
 

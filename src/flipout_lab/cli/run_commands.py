@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
+from rich.text import Text
 
 from flipout import UnfinishedWarning
+from flipout.export import card as measure_card
 
 from .. import Settings, build, load, load_run
 from .. import train as train_run
@@ -17,14 +21,14 @@ from ..data import DATA
 from ..data.batches import prepare, validation_size
 from ..data.data_loading import check_image_size
 from ..errors import LabError
-from ..runs import display
-from ..runs.progress_view import view_for
-from ..runs.pruning import attach
+from ..runs import run_views
+from ..runs.exporting import FORMATS, export_run, load_with_images
+from ..runs.pruning import attach, make_optimizer
 from ..runs.run_folder import read_settings
+from ..runs.run_views import view_for
 from ..runs.trackers import MLflow, TensorBoard, Tracker, WeightsAndBiases
-from ..runs.training import StoppedError, evaluate, make_optimizer
-from .application import Folder, app, command_line, console, errors
-from .settings_options import settings_command
+from ..runs.training import StoppedError, evaluate
+from .application import Folder, app, command_line, console, errors, settings_command
 
 
 @settings_command(app)
@@ -74,7 +78,7 @@ def train(
     if not quiet:
         if finished:
             console.print(f"{folder} is already finished; nothing was run", soft_wrap=True, markup=False)
-        console.print(display.result_table(result))
+        console.print(run_views.result_table(result))
         console.print(f"saved in {folder}", soft_wrap=True, markup=False)
 
 
@@ -104,13 +108,13 @@ def plan(settings: Settings) -> None:
     if all(pruning.step == 0 for pruning in planned):
         raise LabError(f"{settings.method} does not prune in steps; there is no plan to show")
     title = f"{settings.model}, {prunable:,} weights, {settings.total_epochs} epochs of {steps_per_epoch} steps"
-    console.print(display.plan_table(title, planned, steps_per_epoch))
+    console.print(run_views.plan_table(title, planned, steps_per_epoch))
 
 
 @app.command()
 def show(run: Folder) -> None:
     """Show the settings, the epochs, the layers and the result of a run."""
-    for part in display.run_tables(run):
+    for part in run_views.run_tables(run):
         console.print(part)
 
 
@@ -124,3 +128,35 @@ def evaluate_(run: Folder) -> None:
     what = "validation images" if settings.validate_ else "test images"
     accuracy = evaluate(model, held_out)
     console.print(f"{run}: {accuracy:.4%} of {len(held_out):,} {what} of {settings.data}", soft_wrap=True, markup=False)
+
+
+@app.command(name="export")
+def export_(
+    run: Folder,
+    to: Annotated[str, typer.Option(help=f"format: {', '.join(FORMATS)}")],
+    out: Annotated[Path, typer.Option(help="file to write; its suffix is added if it is missing")],
+) -> None:
+    """Export the network of a finished run, and check the file against the network."""
+    with console.status(Text(f"exporting {run}")):
+        _, table = export_run(run, to, out)
+    console.print(table)
+
+
+@app.command()
+def card(
+    run: Folder,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="print Markdown")] = False,
+    repetitions: Annotated[int, typer.Option(help="number of timings of each form", min=1)] = 20,
+) -> None:
+    """Measure the network of a finished run: weights, bytes, multiply-adds and latency, before and after compaction."""
+    model, images = load_with_images(run)
+    with errors.status(Text(f"measuring {run}")):
+        measured = replace(measure_card(model, images[:1], repetitions=repetitions), network=read_settings(run).model)
+    if as_json or as_markdown:
+        console.file.write(measured.json() if as_json else measured.markdown())
+        return
+    for table in replace(measured, network=escape(measured.network)).rich_tables():
+        console.print(table)
+    for remark in measured.remarks:
+        console.print(remark, soft_wrap=True, markup=False)

@@ -12,23 +12,22 @@ from rich.text import Text
 
 from ..errors import LabError
 from ..files import full_disk_explained, write_bytes
-from ..paper.claims_table import claims_table
+from ..paper.paper_claims import claims_table
 from ..paper.reproduction import ITEMS, SCALES, check_item, grids_of, reproduce_item
 from ..paper.results_page import render_results_page
 from ..reports import Records, collect, write_report
 from ..reports.labels import by_network
-from ..reports.paired_differences import paired_table
-from ..reports.report_tables import accuracy_table
-from ..reports.run_location import locate_runs
+from ..reports.records import locate_runs
+from ..reports.report_tables import accuracy_table, paired_table
 from ..reports.seed_statistics import seeds_line
 from ..runs.settings import MOST_THREADS
 from ..runs.training import StoppedError
 from ..sweeps import Engine, Grid, SweepOutcome, open_store, read_grid
 from ..sweeps import sweep as run_sweep
+from ..sweeps.execution import SweepView, describe_run, summary_table
 from ..sweeps.local_engine import LocalEngine
 from ..sweeps.ray_engine import RayEngine
 from ..sweeps.store import is_url
-from ..sweeps.sweep_view import SweepView, describe_run, summary_table
 from .application import app, command_line, console, errors
 
 Out = Annotated[str | None, typer.Option(help="folder or URL of the runs (default: a folder below runs/)")]

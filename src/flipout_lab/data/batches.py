@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import LabError
-from .data_catalogue import DATA
-from .data_types import Data
+from .data_catalogue import DATA, Data
 
 FLOAT_LIMIT = 1 << 30  # bytes; larger sets stay uint8 and are normalized batch by batch
 

@@ -11,7 +11,7 @@ from ..errors import unknown
 from ..files import full_disk_explained
 from ..models.model_catalogue import model_title
 from ..reports.chart_data import accuracy_curves
-from ..reports.file_names import UniqueNames
+from ..reports.html_page import UniqueNames
 from ..reports.labels import by_network, dense_references, percent
 from ..reports.matplotlib_figures import draw_accuracy
 from ..reports.records import Record, Records

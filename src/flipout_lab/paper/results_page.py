@@ -7,16 +7,24 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..reports.chart_data import accuracy_curves
-from ..reports.file_names import UniqueNames
+from ..reports.html_page import UniqueNames
 from ..reports.labels import PART_TITLES, SCHEDULES, by_network, counted, dense_references, label_runs, network_key
 from ..reports.lead import choice_table, lead_figure, trials_table
 from ..reports.matplotlib_figures import draw_accuracy
-from ..reports.paired_differences import PAIRED_NOTE, is_reference, paired_table
 from ..reports.records import Record, Records, pooled, versions_of
-from ..reports.report_tables import BOLD, accuracy_table, best_value_table, dead_table, power_table, shots_table
+from ..reports.report_tables import (
+    BOLD,
+    PAIRED_NOTE,
+    accuracy_table,
+    best_value_table,
+    dead_table,
+    is_reference,
+    paired_table,
+    power_table,
+    shots_table,
+)
 from ..reports.seed_statistics import dense_cell, seeds_line
-from .claims_table import claims_table
-from .paper_claims import CLAIMS, Finding, Verdict
+from .paper_claims import CLAIMS, Finding, Verdict, claims_table
 
 REMARKS = {
     "corrections": (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from flipout import METHODS
 
-from ..runs.method_lookup import method_colour, method_title
+from ..runs.method_options import method_colour, method_title
 from .labels import label_runs, percent
 from .records import Record
 from .seed_statistics import by_option, cells, one_per_seed

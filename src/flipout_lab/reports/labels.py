@@ -7,8 +7,7 @@ from typing import Any
 
 from ..data.data_catalogue import data_title
 from ..models.model_catalogue import model_title
-from ..runs.method_lookup import find_method_or_none, method_title
-from ..runs.method_options import shown
+from ..runs.method_options import find_method_or_none, method_title, shown
 from ..runs.settings import Settings
 from .records import EXECUTION_SETTINGS, Record
 

@@ -6,12 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..models.model_catalogue import MODELS
-from .confidence_intervals import PairedDifference
 from .labels import by_network, dense_references, percent
-from .paired_differences import is_reference, paired_differences
 from .records import Record
-from .report_tables import ReportTable, TableEntry
-from .seed_statistics import Cell, cell_of, cells
+from .report_tables import ReportTable, TableEntry, is_reference, paired_differences
+from .seed_statistics import Cell, PairedDifference, cell_of, cells
 
 SMOKE = ("smoke test",)
 NOT_RUN = "not run yet"

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import os
+import shutil
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from pydantic_core import to_jsonable_python
 
 from ..errors import LabError, unknown
 from ..files import read_json
-from ..runs.run_folder import CONFIG, RESULT, read_config, read_metrics, read_result
+from ..runs.method_options import NONE, find_method_or_none, options_of
+from ..runs.run_folder import CONFIG, MODEL, RESULT, read_config, read_metrics, read_result
 from ..runs.settings import Settings, validated
 from ..stored_formats import FailureFormat, SavedResultFormat, SweepFormat, check_format, read_stored
 from ..sweeps.execution import FAILURE, SWEEP
-from .stored_defaults import changed_defaults, current_defaults
+from ..sweeps.store import RunMirror, is_url
 
 # Settings that change how a run is executed or observed, but not what is trained.
 EXECUTION_SETTINGS = {"compile", "threads", "device", "aim", "shrink"}
@@ -233,3 +240,49 @@ def versions_of(runs: Iterable[Record]) -> str:
             if key != "platform":
                 seen.setdefault(key, set()).add(str(value))
     return ", ".join(f"{key} {' and '.join(sorted(values))}" for key, values in seen.items())
+
+
+def current_defaults(methods: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """The default of every option of these methods, as plain data. Methods that cannot be imported are left out."""
+    found = {}
+    for method in sorted(set(methods)):
+        if (record := find_method_or_none(method)) is not None:
+            defaults = {key: option.default for key, option in options_of(record).items() if option.has_default}
+            found[method] = to_jsonable_python({key: NONE if v is None else v for key, v in defaults.items()})
+    return found
+
+
+def changed_defaults(stored: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The stored defaults that are different now, by method. Options that a method no longer has are left out."""
+    now = current_defaults(stored)
+    return {
+        method: {key: value for key, value in options.items() if key in now[method] and now[method][key] != value}
+        for method, options in stored.items()
+        if method in now
+    }
+
+
+class RunLocation(NamedTuple):
+    """Where the runs are, where the report goes, and how the report's links lead back to the runs."""
+
+    runs: Path
+    report: Path
+    links: str
+
+
+def locate_runs(runs: str, out: Path | None = None) -> RunLocation:
+    """Find the folder or results file of a sweep. The results at a URL are copied to a temporary folder first."""
+    if is_url(runs):
+        folder = Path(tempfile.mkdtemp(prefix="flipout-report-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        RunMirror(runs, folder).fetch(lambda name: name.endswith((".json", ".jsonl")))
+        return RunLocation(folder, out or Path("report"), runs.rstrip("/"))
+    folder = Path(runs)
+    if not folder.exists():
+        raise LabError(f"{folder} does not exist; give the folder of a sweep, for example runs/quick")
+    if folder.is_dir() and (folder / MODEL).exists():
+        raise LabError(
+            f"{folder} is a single run; show it with `flipout show {folder}`, or give the folder that contains it"
+        )
+    report = out or (folder / "report" if folder.is_dir() else folder.parent / f"{folder.stem}-report")
+    return RunLocation(folder, report, os.path.relpath(folder, report))

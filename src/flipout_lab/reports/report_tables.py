@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import html
 import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -15,7 +17,18 @@ from rich.text import Text
 from ..files import write_bytes
 from .labels import label_runs, percent
 from .records import Record
-from .seed_statistics import Cell, best, by_option, cells, dense_cell, level_with_best, shot_shares, sparsities
+from .seed_statistics import (
+    Cell,
+    PairedDifference,
+    best,
+    by_option,
+    cell_of,
+    cells,
+    dense_cell,
+    level_with_best,
+    shot_shares,
+    sparsities,
+)
 
 WIDEST = 7  # columns on the console; wider tables are transposed
 
@@ -230,3 +243,120 @@ def _dead(cell: Cell) -> str:
     names = sorted(set(cell.dead_layers))
     listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     return f"{cell.runs_with_dead_layers} of {cell.seeds}: {listed}"
+
+
+PAIRED_NOTE = (
+    "Accuracy minus that of global magnitude with the same seed, schedule and training, in points: the mean over seeds "
+    "and its 95 % confidence interval (Student's t). Bold: the interval does not contain 0. A method without a "
+    "schedule (SNIP) is compared with magnitude under our schedule if that was run, or else under the paper's."
+)
+
+
+def paired_differences(runs: Sequence[Record]) -> dict[str, dict[float, PairedDifference]]:
+    """Every method against global magnitude for good, by label and sparsity, over the seeds that both have."""
+    labels, groups = label_runs(runs), dict[tuple[str, float], list[Record]]()
+    for run in runs:
+        if run.settings.sparsity is not None and run.settings.method != "dense" and not is_reference(run):
+            groups.setdefault((labels[run.name], run.settings.sparsity), []).append(run)
+    found: dict[str, dict[float, PairedDifference]] = {}
+    for (label, sparsity), group in groups.items():
+        references = [run for run in runs if is_reference(run) and run.settings.sparsity == sparsity]
+        difference = cell_of(group).minus(_reference(group[0], references))
+        if difference.values:
+            found.setdefault(label, {})[sparsity] = difference
+    return found
+
+
+def paired_table(title: str, runs: Sequence[Record]) -> ReportTable | None:
+    """Methods by sparsity: the difference to global magnitude. None if nothing can be compared with it."""
+    differences = paired_differences(runs)
+    columns = sorted({sparsity for row in differences.values() for sparsity in row})
+    if not columns:
+        return None
+    rows = [
+        (
+            TableEntry(label),
+            *(TableEntry(str(row[s]), row[s].is_shown) if s in row else TableEntry("") for s in columns),
+        )
+        for label, row in differences.items()
+    ]
+    return ReportTable(title, ("minus global magnitude", *map(percent, columns)), tuple(rows), (PAIRED_NOTE,))
+
+
+def is_reference(run: Record) -> bool:
+    """Whether a run is global magnitude as it is: for good, without noise, under any schedule."""
+    return run.settings.method == "magnitude" and run.settings.given_options.keys() <= {"schedule"}
+
+
+def _reference(run: Record, references: Sequence[Record]) -> Cell:
+    """Global magnitude under the schedule of a run. For a method without a schedule: under ours, or the paper's."""
+    schedule = run.settings.option("schedule")
+    for kind in ("default", "paper") if schedule is None else (schedule,):
+        cell = cell_of([each for each in references if each.settings.option("schedule") == kind])
+        if cell.values:
+            return cell
+    return Cell(())
+
+
+LEVELS = tuple(2.0**-i for i in range(1, 11))
+"""The shares of the dense network's multiply-adds that are compared: a half, a quarter, an eighth, ..."""
+
+CLOSE = 1.02
+"""Points within this factor count as equal."""
+
+NOTE = (
+    "Accuracies in percent at a share of the dense network's multiply-adds. Multiply-adds with a zero weight do not "
+    "count, wherever the zero is. Interpolated on log multiply-adds between the sparsities of a method; empty outside "
+    "of them."
+)
+
+
+def multiply_add_table(title: str, runs: Sequence[Record]) -> ReportTable | None:
+    """Methods by their share of multiply-adds; None unless the runs differ in granularity."""
+    if len({run.settings.option("granularity") for run in runs if run.settings.method != "dense"}) < 2:
+        return None
+    curves = _curves(runs)
+    columns = [level for level in LEVELS if any(accuracy_at(curve, level) is not None for curve in curves.values())]
+    if not columns:
+        return None
+    rows = [
+        (TableEntry(label), *(TableEntry(_text(accuracy_at(curve, level))) for level in columns))
+        for label, curve in curves.items()
+    ]
+    return ReportTable(title, ("method", *(f"{level:.3%}" for level in columns)), tuple(rows), (NOTE,))
+
+
+def accuracy_at(curve: Mapping[float, float], share: float) -> float | None:
+    """The accuracy at a share of the multiply-adds, linear in its logarithm between two points; None outside.
+
+    A point that is as good as there counts itself: whole units rarely leave exactly a half.
+    """
+    nearest = min(curve, key=lambda point: abs(math.log(point / share)))
+    if abs(math.log(nearest / share)) <= math.log(CLOSE):
+        return curve[nearest]
+    below = max((point for point in curve if point <= share), default=None)
+    above = min((point for point in curve if point >= share), default=None)
+    if below is None or above is None:
+        return None
+    place = math.log(share / below) / math.log(above / below)
+    return curve[below] + place * (curve[above] - curve[below])
+
+
+def _curves(runs: Sequence[Record]) -> dict[str, dict[float, float]]:
+    """For each method, the mean accuracy in percent by the mean share of multiply-adds, one point for a sparsity."""
+    labels = label_runs(runs)
+    points: dict[str, dict[float, list[tuple[float, float]]]] = {}
+    for run in runs:
+        counted = None if run.result is None else run.result.get("multiply_adds")
+        if counted and run.accuracy is not None and run.settings.sparsity and run.settings.method != "dense":
+            share = counted["nonzero"] / counted["dense"]
+            own = points.setdefault(labels[run.name], {}).setdefault(run.settings.sparsity, [])
+            own.append((share, 100 * run.accuracy))
+    return {
+        label: {fmean(s for s, _ in each): fmean(a for _, a in each) for each in own.values()}
+        for label, own in points.items()
+    }
+
+
+def _text(accuracy: float | None) -> str:
+    return "" if accuracy is None else f"{accuracy:.2f}"

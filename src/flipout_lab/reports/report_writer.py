@@ -19,14 +19,11 @@ from .chart_data import (
     scan_curves,
     seconds_curves,
 )
-from .file_names import UniqueNames
-from .html_page import Section, chart, folded, links_table, note, render_page
+from .html_page import Section, UniqueNames, chart, folded, links_table, note, render_page
 from .labels import PART_TITLES, by_network, counted, dense_references, label_runs, percent, scanned_option
 from .lead import choice_table, lead_figure
-from .multiply_add_table import multiply_add_table
-from .paired_differences import paired_table
 from .records import Record, Records, results_json, versions_of
-from .report_tables import ReportTable, accuracy_table, dead_table, shots_table
+from .report_tables import ReportTable, accuracy_table, dead_table, multiply_add_table, paired_table, shots_table
 from .seed_statistics import dense_cell, seeds_line
 
 OPTION_NAMES = {"noise": "scale of the noise (λ)", "p": "power of the magnitude (p)", "lambda": "λ"}

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import inspect
+import json
+import math
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import fields
-from functools import partial
-from typing import Any
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 import flipout
+from flipout.export.multiply_adds import count_multiply_adds
+from flipout.granularity import as_granularity
+from flipout.graph.model_copies import evaluation_copy
 from flipout.schedules import Schedule
 from flipout.statistics import Flips
 
+from ..data import DATA
+from ..data.batches import validation_size
 from ..errors import LabError
 from ..plugins import find_function
-from .settings import Settings
+from .settings import Settings, validated
 
 COMPILE = {"auto": "auto", "yes": True, "no": False}
 
@@ -124,6 +132,15 @@ def schedule(settings: Settings, steps: int, steps_per_epoch: int) -> Schedule:
     return spread(settings.sparsity, steps, settings.option("prunings"), window)
 
 
+def make_optimizer(settings: Settings, model: nn.Module) -> torch.optim.Optimizer:
+    """Build the optimizer of a run."""
+    rate, decay = settings.learning_rate, settings.weight_decay
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD(model.parameters(), rate, momentum=settings.momentum, weight_decay=decay)
+    kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
+    return kind(model.parameters(), rate, betas=(settings.momentum, 0.999), weight_decay=decay)
+
+
 def learning_rate(settings: Settings, pruner: flipout.Pruner, step: int, steps_per_epoch: int) -> float:
     """Return the learning rate of a step: it decays at each milestone, and milestones scale with the epochs.
 
@@ -137,3 +154,132 @@ def learning_rate(settings: Settings, pruner: flipout.Pruner, step: int, steps_p
         step, length = step - starts[at], starts[at + 1] - starts[at]
     passed = sum(step >= milestone * length / settings.milestones_of for milestone in settings.milestones)
     return settings.learning_rate * settings.decay**passed
+
+
+class Shrinker:
+    """Shrinks the network of a run after prunings.
+
+    A run without pruning, with the aim test, or of a method that needs the whole network goes on without. So does a
+    run of a network that cannot be shrunk, with a `NotShrunkWarning`. A method that adds a penalty to the loss is
+    shrunk after its last pruning: the penalty does not reach weights that are removed.
+    """
+
+    def __init__(self, settings: Settings, pruner: flipout.Pruner) -> None:
+        self._pruner = pruner
+        self._wanted = settings.shrink and not settings.aim and not pruner.needs_whole_network
+        self._has_penalty = settings.record.needs.penalty
+
+    def after_step(self, images: Tensor) -> None:
+        """Shrink the network, if that saves time."""
+        if not self._wanted or (self._has_penalty and not self._pruner.finished):
+            return
+        if self._pruner.worth_shrinking:
+            self._pruner.shrink(images)
+
+    def record(self) -> list[dict[str, Any]]:
+        """The shrinks so far, as plain data."""
+        return [shrink._asdict() for shrink in self._pruner.shrinks]
+
+
+if TYPE_CHECKING:
+    from .training import Run
+
+
+def result_of(run: Run) -> dict[str, Any]:
+    """Return the result of a finished run. The accuracy is that of the last epoch."""
+    settings, pruner, last = run.settings, run.pruner, run.metrics[-1]
+    summary = pruner.summary(torch.zeros(1, *run.data.shape, device=run.device))
+    return {
+        "method": settings.method,
+        "data": settings.data,
+        "model": settings.model,
+        "seed": settings.seed,
+        "epochs": settings.total_epochs,
+        "sparsity": pruner.sparsity,
+        "nonzero": pruner.nonzero,
+        "prunable": pruner.prunable,
+        "effective": summary.effective,
+        "effective_sparsity": 1 - summary.effective / summary.weights if summary.effective is not None else None,
+        "multiply_adds": multiply_adds(run),
+        "test_accuracy": last["test_accuracy"],
+        "validation_accuracy": last["validation_accuracy"],
+        "accuracy_of": "last epoch",
+        "loss": last["loss"],
+        "dead_layers": [layer.name for layer in summary.layers if layer.weights and not layer.kept],
+        "layers": {layer.name: {"weights": layer.weights, "kept": layer.kept} for layer in summary.layers},
+        "prunings": [{"step": e.step, "nonzero": e.nonzero, "kept": e.kept} for e in pruner.events],
+        "flips": flip_histogram(pruner),
+        "aim": None if run.aim is None else shots(run.aim),
+        "shrinks": run.shrinker.record(),
+        "computed": last["computed"],
+        "seconds": round(run.seconds, 3),
+    }
+
+
+def multiply_adds(run: Run) -> dict[str, int]:
+    """Count the multiply-adds of one image: all of them, and those that do not use a zero weight."""
+    image = torch.zeros(1, *run.data.shape, device=run.device)
+    counted = count_multiply_adds(evaluation_copy(run.model), (image,))
+    return {"dense": counted.dense, "nonzero": counted.nonzero}
+
+
+def flip_histogram(pruner: flipout.Pruner) -> dict[str, dict[str, list[int]]] | None:
+    """Count for each layer how many weights, kept and pruned, flipped 0, 1 to 2, 3 to 6, 7 to 14, ... times."""
+    if (flips := pruner.statistics.get("flips")) is None:
+        return None
+    histogram = {}
+    for name, mask in pruner.masks.items():
+        doublings = (flips[name] + 1).double().log2().int()
+        histogram[name] = {
+            kind: torch.bincount(doublings[which].flatten()).tolist()
+            for kind, which in (("kept", mask), ("pruned", ~mask))
+        }
+    return histogram
+
+
+def shots(aim: flipout.AimTest) -> dict[str, int]:
+    """Return the total over-shoots and under-shoots of zero, counted by the aim test."""
+    counts = {"over_shoots": aim.over_shoots, "under_shoots": aim.under_shoots}
+    return {kind: sum(int(count.sum()) for count in of.values()) for kind, of in counts.items()}
+
+
+WITHOUT_EFFECT = ("seed", "threads", "device", "amp", "aim", "init", "width")
+"""Settings that do not decide whether the options of a method are valid."""
+
+LAYER = 64
+"""The side of the only layer of the network that options are tried on."""
+
+
+def check_method_options(settings: Settings) -> None:
+    """Attach a method of flipout to a tiny network with the steps of the run. Invalid options are a LabError.
+
+    A method of the user is not tried: its constructor may need the real network. Options that depend on the size of
+    the network (`floor`, and a sparsity that leaves hardly a weight) are checked when the run starts.
+    """
+    if ":" in settings.method or not settings.record.cls.__module__.startswith("flipout."):
+        return
+    values = {key: value for key, value in settings.as_dict().items() if key not in (*WITHOUT_EFFECT, "floor")}
+    if settings.sparsity is not None:
+        pattern = as_granularity(settings.option("granularity") or "weight").kind == "pattern"
+        values["sparsity"] = settings.sparsity if pattern else min(settings.sparsity, 0.5)
+    _try_options(json.dumps({**values, "compile": "no"}))
+
+
+@lru_cache(maxsize=4096)  # the runs of a grid differ in the seed
+def _try_options(content: str) -> None:
+    settings = validated(json.loads(content), stored=True)
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the run itself warns
+        model = nn.Linear(LAYER, LAYER)
+        batch = torch.zeros(2, LAYER), torch.zeros(2, dtype=torch.long)
+        attach(settings, model, make_optimizer(settings, model), _steps_per_epoch(settings), lambda _: [batch]).remove()
+
+
+def _steps_per_epoch(settings: Settings) -> int:
+    """The steps of an epoch; many if the size of the data set is not known before it is read."""
+    if settings.data not in DATA:
+        return 1_000_000
+    images = DATA[settings.data].train
+    if settings.validate_:
+        images -= validation_size(settings.data, images)
+    return math.ceil(images / settings.batch_size)

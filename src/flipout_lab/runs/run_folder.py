@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
+import pickle
 import platform
 import uuid
 import warnings
@@ -13,12 +16,16 @@ from typing import Any
 
 import filelock
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from safetensors.torch import save as safetensors_bytes
+from torch import nn
 
 import flipout
 
 from .. import data
 from ..errors import BusyError, LabError
-from ..files import write_json
+from ..files import open_replacement, write_json
 from ..stored_formats import ConfigFormat, EpochFormat, ResultFormat, check_format, read_stored
 from .settings import Settings, validated
 
@@ -148,3 +155,81 @@ def locked(path: Path, what: str = "process is training", patience: float = 0.0)
         yield
     finally:
         lock.release()
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Load a safetensors file into a model. Every weight must be in the file, with the right shape."""
+    try:
+        state = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise LabError(f"{path} cannot be read as safetensors: {error}") from error
+    here = model.state_dict()
+    owners = {tensor.data_ptr(): name for name, tensor in here.items() if name in state}
+    missing = [name for name, tensor in here.items() if name not in state and tensor.data_ptr() not in owners]
+    extra = [name for name in state if name not in here]
+    wrong = [name for name in state if name in here and state[name].shape != here[name].shape]
+    if missing or extra or wrong:
+        problems = (("missing", missing), ("unexpected", extra), ("of another shape", wrong))
+        reasons = "; ".join(f"{what}: {', '.join(names[:5])}" for what, names in problems if names)
+        raise LabError(f"{path} does not fit {type(model).__name__}: {reasons}")
+    model.load_state_dict(state, strict=False)
+
+
+def model_bytes(model: nn.Module) -> bytes:
+    """Return the state of a model as safetensors: the same bytes for the same weights, shared tensors once."""
+    seen: set[tuple[int, tuple[int, ...]]] = set()
+    state = {}
+    for name, tensor in model.state_dict().items():
+        key = (tensor.data_ptr(), tuple(tensor.shape))
+        if tensor.numel() == 0 or key not in seen:
+            seen.add(key)
+            state[name] = tensor.detach().cpu().contiguous().clone()
+    return safetensors_bytes(state, metadata={"format": "pt"})
+
+
+KEPT_CHECKPOINTS = 2
+
+
+def save_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> None:
+    """Write a checkpoint, then remove all but the last two."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    content = buffer.getbuffer()
+    folder.mkdir(exist_ok=True)
+    with open_replacement(folder / f"step-{step:010}.ckpt") as file:
+        file.write(hashlib.sha256(content).digest())
+        file.write(content)
+    for old in _checkpoints(folder)[:-KEPT_CHECKPOINTS]:
+        old.unlink(missing_ok=True)
+
+
+def load_checkpoint(folder: Path) -> dict[str, Any] | None:
+    """Return the newest checkpoint that is not damaged, or None."""
+    for path in reversed(_checkpoints(folder)):
+        try:
+            content = path.read_bytes()
+        except OSError:
+            content = b""
+        if hashlib.sha256(content[32:]).digest() == content[:32]:
+            try:
+                state: dict[str, Any] = torch.load(io.BytesIO(content[32:]), map_location="cpu", weights_only=True)
+            except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+                raise LabError(f"the checkpoint {path} is not one of a run ({error}); delete it") from error
+            return state
+        warnings.warn(f"the checkpoint {path} is damaged; resuming from the one before it", stacklevel=2)
+    return None
+
+
+def checkpoint_sizes(folder: Path) -> list[int]:
+    """Return the size of every checkpoint in bytes."""
+    return [path.stat().st_size for path in _checkpoints(folder)]
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Remove all checkpoints."""
+    for path in _checkpoints(folder):
+        path.unlink(missing_ok=True)
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    return sorted(folder.glob("step-*.ckpt"))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
+import signal
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,29 +25,53 @@ from ..data.batches import Images, augment, prepare
 from ..errors import DivergedError, LabError
 from ..files import remove_leftovers, write_bytes, write_json
 from ..models import build
-from . import checkpoints
-from .interruption import stop_signals
-from .progress_view import Quiet, View
-from .pruning import attach, learning_rate
-from .result import result_of
+from .pruning import Shrinker, attach, learning_rate, make_optimizer, result_of
 from .run_folder import (
     CHECKPOINTS,
+    KEPT_CHECKPOINTS,
     LOCK,
     METRICS,
     MODEL,
     RESULT,
+    checkpoint_sizes,
     compare,
+    load_checkpoint,
+    load_weights,
     locked,
+    model_bytes,
     network_shape,
     prepare_folder,
     read_result,
     read_settings,
+    remove_checkpoints,
+    save_checkpoint,
     write_config,
 )
+from .run_views import Quiet, View
 from .settings import Settings, validated
-from .shrinker import Shrinker
 from .trackers import Tracker
-from .weight_files import load_weights, model_bytes
+
+
+@contextmanager
+def stop_signals() -> Iterator[threading.Event]:
+    """Set an event on Ctrl-C or SIGTERM, to stop after the current step. A second signal stops the process at once."""
+    stopping = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopping  # only the main thread can handle signals
+        return
+
+    def ask(number: int, _: object) -> None:
+        if stopping.is_set():
+            signal.signal(number, before[signal.Signals(number)])
+            os.kill(os.getpid(), number)
+        stopping.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopping
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class StoppedError(LabError):
@@ -107,7 +134,7 @@ class Run:
         self.total = settings.total_epochs * self.steps_per_epoch
         self.step, self.loss_sum, self.seconds = 0, torch.zeros((), device=self.device), 0.0
         self.metrics: list[dict[str, Any]] = []
-        if (state := checkpoints.load(folder / CHECKPOINTS)) is not None:
+        if (state := load_checkpoint(folder / CHECKPOINTS)) is not None:
             self._resume(state)
 
     def train(self) -> dict[str, Any]:
@@ -127,7 +154,7 @@ class Run:
         result = result_of(self)
         write_bytes(self.folder / MODEL, model_bytes(self.model))
         write_json(self.folder / RESULT, result)
-        checkpoints.remove(self.folder / CHECKPOINTS)
+        remove_checkpoints(self.folder / CHECKPOINTS)
         for tracker in self.trackers:
             tracker.finish(result)
         return result
@@ -219,7 +246,7 @@ class Run:
     def _save(self) -> None:
         """Write a checkpoint. It has all channels of the network, and says which of them are there while it trains."""
         with self.pruner.expanded():
-            checkpoints.save(self.folder / CHECKPOINTS, self.step, self._state())
+            save_checkpoint(self.folder / CHECKPOINTS, self.step, self._state())
 
     def _state(self) -> dict[str, Any]:
         return {
@@ -278,8 +305,8 @@ class Run:
         """
         weights = sum(tensor.numel() * tensor.element_size() for tensor in self.model.state_dict().values())
         needed, free = 12 * weights + (1 << 20), shutil.disk_usage(self.folder).free
-        if existing := checkpoints.sizes(self.folder / CHECKPOINTS):
-            needed = max(0, (checkpoints.KEPT + 1) * max(existing) - sum(existing))
+        if existing := checkpoint_sizes(self.folder / CHECKPOINTS):
+            needed = max(0, (KEPT_CHECKPOINTS + 1) * max(existing) - sum(existing))
         if free < needed:
             raise LabError(
                 f"the disk of {self.folder} has {free >> 20:,} MiB left, and checkpoints of {self.settings.model} may "
@@ -300,15 +327,6 @@ def build_model(settings: Settings, loaded: data.Data) -> nn.Module:
     if settings.init is not None:
         load_weights(model, Path(settings.init))
     return model
-
-
-def make_optimizer(settings: Settings, model: nn.Module) -> torch.optim.Optimizer:
-    """Build the optimizer of a run."""
-    rate, decay = settings.learning_rate, settings.weight_decay
-    if settings.optimizer == "sgd":
-        return torch.optim.SGD(model.parameters(), rate, momentum=settings.momentum, weight_decay=decay)
-    kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
-    return kind(model.parameters(), rate, betas=(settings.momentum, 0.999), weight_decay=decay)
 
 
 def choose_device(settings: Settings) -> torch.device:

@@ -34,9 +34,8 @@ from typing import Any
 
 from ..errors import LabError, unknown
 from ..files import is_file, read_toml
-from ..runs.option_checks import check_method_options
-from ..runs.recipe_reader import check_keys, make_settings
-from ..runs.settings import Settings
+from ..runs.pruning import check_method_options
+from ..runs.settings import Settings, check_keys, make_settings
 
 LISTS = {"milestones"}  # settings whose value is a list; an axis is then a list of lists
 
@@ -141,7 +140,7 @@ def _methods(*tables: Mapping[str, Any]) -> list[str]:
 
 def shipped_grids() -> list[str]:
     """The names of the grids that come with the lab."""
-    files = (path.name for path in resources.files(f"{__package__}.grids").iterdir())
+    files = (path.name for path in (resources.files(__package__) / "grids").iterdir())
     return sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml"))
 
 
@@ -151,7 +150,7 @@ def read_grid(name: str | Path) -> Grid:
     if is_file(name):
         return parse_grid(path.stem, read_toml(path, f"the grid {path.stem}"))
     if str(name) in shipped_grids():
-        shipped = resources.files(f"{__package__}.grids") / f"{name}.toml"
+        shipped = (resources.files(__package__) / "grids") / f"{name}.toml"
         return parse_grid(str(name), read_toml(shipped, f"the grid {name}"))
     raise unknown("grid", str(name), [*shipped_grids(), "a TOML file"])
 

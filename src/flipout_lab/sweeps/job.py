@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 import torch
 
 from ..errors import BusyError, DivergedError, LabError
-from ..runs.progress_view import Quiet
+from ..runs.run_views import Quiet
 from ..runs.settings import Settings, validated
 from ..runs.training import StoppedError, train
 from .store import RunMirror, is_url

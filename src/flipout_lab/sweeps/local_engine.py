@@ -15,8 +15,7 @@ from typing import Any
 
 import torch
 
-from ..runs.interruption import stop_signals
-from ..runs.training import StoppedError
+from ..runs.training import StoppedError, stop_signals
 from .job import RETRIES, STOP_TIMEOUT, Engine, Job, JobUpdate, Listener, run_job
 
 # What a run imports, including the imports of torch's first optimizer step.

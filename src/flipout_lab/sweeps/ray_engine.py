@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from ..errors import LabError
-from ..runs.interruption import stop_signals
-from ..runs.training import StoppedError
+from ..runs.training import StoppedError, stop_signals
 from .job import RETRIES, STOP_TIMEOUT, Engine, Job, JobUpdate, Listener, run_job
 
 CONNECT_TIMEOUT = 5.0

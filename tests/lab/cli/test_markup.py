@@ -44,7 +44,7 @@ def test_the_network_of_a_card(
     monkeypatch.chdir(tmp_path)
     assert flipout(monkeypatch, "train", "--epochs", "1", "--out", "run", "--width", "0.1", "--quiet") == 0
     monkeypatch.setattr(
-        "flipout_lab.cli.export_commands.replace",
+        "flipout_lab.cli.run_commands.replace",
         lambda card, network: replace(card, network=network.replace("mlp", "m[/b]:smile:")),
     )
     assert flipout(monkeypatch, "card", "run", "--repetitions", "1", width=400) == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flipout_lab import cli
-from flipout_lab.runs import display
+from flipout_lab.runs import run_views
 from tests.lab.cli.typed import flipout
 
 
@@ -119,4 +119,4 @@ def test_an_unfinished_run_can_be_shown(
 def test_prunable_weights_are_those_of_the_library() -> None:
     from flipout_lab import build
 
-    assert display.prunable_weights(build("lenet-5", (1, 28, 28))) == 430_500
+    assert run_views.prunable_weights(build("lenet-5", (1, 28, 28))) == 430_500

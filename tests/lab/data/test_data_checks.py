@@ -13,7 +13,7 @@ import torch
 from flipout_lab import LabError, load, make_settings, train
 from flipout_lab.data import Data
 from flipout_lab.data.batches import prepare
-from flipout_lab.data.data_types import Arrays
+from flipout_lab.data.data_readers import Arrays
 
 NAME = f"{__name__}:returned"
 RETURNED: list[Callable[[], Any]] = []

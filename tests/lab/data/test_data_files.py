@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 
 from flipout_lab import LabError, load, make_settings
-from flipout_lab.data import cifar10, downloads, idx_files, imagenette
+from flipout_lab.data import data_readers, downloads
 
 
 def idx_file(array: np.ndarray) -> bytes:
@@ -29,29 +29,29 @@ def idx_file(array: np.ndarray) -> bytes:
 
 
 @pytest.fixture
-def small_mnist(monkeypatch: pytest.MonkeyPatch) -> idx_files.IdxDataSet:
+def small_mnist(monkeypatch: pytest.MonkeyPatch) -> data_readers.IdxDataSet:
     """A small data set in the format and place of MNIST."""
     rng = np.random.default_rng(0)
     where = Path(os.environ["FLIPOUT_DATA"]) / "mnist"
     where.mkdir(parents=True)
     md5, content = list[str](), list[str]()
-    for name in idx_files.NAMES:
+    for name in data_readers.NAMES:
         n = 20 if name.startswith("train") else 10
         array = rng.integers(0, 256, (n, 28, 28), np.uint8) if "images" in name else np.arange(n, dtype=np.uint8) % 10
         (where / name).write_bytes(idx_file(array))
         md5.append(hashlib.md5((where / name).read_bytes()).hexdigest())
         content.append(hashlib.md5(gzip.decompress((where / name).read_bytes())).hexdigest())
-    family = idx_files.IdxDataSet(
+    family = data_readers.IdxDataSet(
         "mnist",
         ("http://127.0.0.1:1/",),
         tuple(md5),  # type: ignore[arg-type]
         tuple(content),  # type: ignore[arg-type]
     )
-    monkeypatch.setattr(idx_files, "MNIST", family)
+    monkeypatch.setattr(data_readers, "MNIST", family)
     return family
 
 
-def test_existing_files_are_used(small_mnist: idx_files.IdxDataSet) -> None:
+def test_existing_files_are_used(small_mnist: data_readers.IdxDataSet) -> None:
     data = load("mnist")
     assert data.shape == (1, 28, 28)
     assert (len(data.train_labels), len(data.test_labels)) == (20, 10)
@@ -60,18 +60,18 @@ def test_existing_files_are_used(small_mnist: idx_files.IdxDataSet) -> None:
 
 
 @pytest.mark.parametrize("damage", ["truncated", "altered"])
-def test_a_damaged_file_is_rejected_by_its_checksum(small_mnist: idx_files.IdxDataSet, damage: str) -> None:
-    path = Path(os.environ["FLIPOUT_DATA"]) / "mnist" / idx_files.NAMES[0]
+def test_a_damaged_file_is_rejected_by_its_checksum(small_mnist: data_readers.IdxDataSet, damage: str) -> None:
+    path = Path(os.environ["FLIPOUT_DATA"]) / "mnist" / data_readers.NAMES[0]
     content = path.read_bytes()
     path.write_bytes(content[:-10] if damage == "truncated" else content[:50] + b"!" + content[51:])
-    with pytest.raises(LabError, match=rf"{idx_files.NAMES[0]} is damaged or not the published file.*Delete it"):
+    with pytest.raises(LabError, match=rf"{data_readers.NAMES[0]} is damaged or not the published file.*Delete it"):
         load("mnist")
 
 
-def test_the_same_content_compressed_anew_is_accepted(small_mnist: idx_files.IdxDataSet) -> None:
+def test_the_same_content_compressed_anew_is_accepted(small_mnist: data_readers.IdxDataSet) -> None:
     """Linux distributions compress the files again."""
     before = load("mnist")
-    for name in idx_files.NAMES:
+    for name in data_readers.NAMES:
         path = Path(os.environ["FLIPOUT_DATA"]) / "mnist" / name
         content = gzip.decompress(path.read_bytes())
         path.write_bytes(gzip.compress(content, compresslevel=1, mtime=1))
@@ -171,7 +171,7 @@ def test_a_batch_is_read_without_unpickling(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(pickle, "loads", None)
     monkeypatch.setattr(pickle, "load", None)
     pixels = np.random.default_rng(0).integers(0, 256, (3, 3, 32, 32), np.uint8)
-    images, labels = cifar10.parse_batch(batch_file(pixels.tobytes(), [7, 0, 9]), "batch")
+    images, labels = data_readers.parse_batch(batch_file(pixels.tobytes(), [7, 0, 9]), "batch")
     assert torch.equal(images, torch.from_numpy(pixels))
     assert labels.tolist() == [7, 0, 9]
 
@@ -182,7 +182,7 @@ def test_code_in_a_batch_is_not_executed(tmp_path: Path) -> None:
             return os.mkdir, (str(tmp_path / "executed"),)
 
     with pytest.raises(LabError, match="not a CIFAR-10 batch"):
-        cifar10.parse_batch(pickle.dumps(Attack(), protocol=2), "batch")
+        data_readers.parse_batch(pickle.dumps(Attack(), protocol=2), "batch")
     assert not (tmp_path / "executed").exists()
 
 
@@ -245,7 +245,7 @@ def test_an_incomplete_imagenette_is_rejected(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(LabError, match="has 6 training and 6 validation images; Imagenette has 9,469 and 3,925"):
         load("imagenette-160")
     assert len(load(str(where), image_size=8).train_labels) == 6
-    monkeypatch.setattr(imagenette, "COMPLETE", (6, 6))
+    monkeypatch.setattr(data_readers, "COMPLETE", (6, 6))
     assert load("imagenette-160").shape == (3, 128, 128)
 
 

@@ -12,7 +12,7 @@ from flipout_lab import LabError, build
 from flipout_lab.data import DATA
 from flipout_lab.models import MODELS
 from flipout_lab.models.model_catalogue import model_title
-from flipout_lab.runs.display import prunable_weights
+from flipout_lab.runs.run_views import prunable_weights
 
 PUBLISHED = {
     # LeCun et al. (1998); counted e.g. in Han et al. (2015), Table 3: 267k.

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from flipout_lab import make_settings
-from flipout_lab.paper.claims_table import claims_table
-from flipout_lab.paper.paper_claims import CLAIMS, Claim, Finding, Verdict, overall
+from flipout_lab.paper.paper_claims import CLAIMS, Claim, Finding, Verdict, claims_table, overall
 from flipout_lab.paper.results_page import render_results_page
 from flipout_lab.reports import Record, Records
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flipout_lab import make_settings
-from flipout_lab.reports.multiply_add_table import accuracy_at, multiply_add_table
 from flipout_lab.reports.records import Record
+from flipout_lab.reports.report_tables import accuracy_at, multiply_add_table
 
 
 def record(granularity: str, sparsity: float, share: float, accuracy: float, seed: int = 0) -> Record:

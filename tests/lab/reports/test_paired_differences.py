@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import ttest_1samp
 
-from flipout_lab.reports.confidence_intervals import PairedDifference
-from flipout_lab.reports.paired_differences import paired_differences, paired_table
 from flipout_lab.reports.records import Record
+from flipout_lab.reports.report_tables import paired_differences, paired_table
+from flipout_lab.reports.seed_statistics import PairedDifference
 from flipout_lab.runs.settings import validated
 
 

@@ -25,11 +25,10 @@ from flipout_lab.reports.chart_data import (
     pruning_history,
     seconds_curves,
 )
-from flipout_lab.reports.file_names import UniqueNames
+from flipout_lab.reports.html_page import UniqueNames
 from flipout_lab.reports.labels import by_network
-from flipout_lab.reports.records import read_records
+from flipout_lab.reports.records import locate_runs, read_records
 from flipout_lab.reports.report_tables import ReportTable, TableEntry, accuracy_table, dead_table, shots_table
-from flipout_lab.reports.run_location import locate_runs
 from flipout_lab.reports.seed_statistics import cells
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

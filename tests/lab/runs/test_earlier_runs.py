@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flipout_lab import LabError, data, load_run, make_settings, train
-from flipout_lab.runs.display import run_tables
+from flipout_lab.runs.run_views import run_tables
 from flipout_lab.runs.training import StoppedError
 from tests.lab.runs.test_training import StopAt
 

@@ -92,7 +92,7 @@ def test_a_mutated_run_resumes_with_the_same_bytes_or_is_refused(method: str, tm
 def test_a_mutated_result_is_refused_or_read(tmp_path: Path) -> None:
     """A finished run is never run again because of a damaged file, and its model is never changed."""
     from flipout_lab import load_run
-    from flipout_lab.runs.display import run_tables
+    from flipout_lab.runs.run_views import run_tables
 
     train(chosen("flipout"), tmp_path / "whole")
     expected = (tmp_path / "whole" / "model.safetensors").read_bytes()

@@ -12,9 +12,8 @@ import flipout
 from flipout.events import Event
 from flipout_lab import LabError, build, make_settings
 from flipout_lab.runs.method_options import options_of
-from flipout_lab.runs.pruning import attach, learning_rate, schedule
+from flipout_lab.runs.pruning import attach, learning_rate, make_optimizer, schedule
 from flipout_lab.runs.settings import Settings, fields, validated
-from flipout_lab.runs.training import make_optimizer
 from tests.helpers import mlp, sgd
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from flipout import NotShrunkWarning
 from flipout.shrinking import decision
 from flipout_lab import load_run, make_settings, train
-from flipout_lab.runs.progress_view import epoch_line
+from flipout_lab.runs.run_views import epoch_line
 from flipout_lab.runs.training import StoppedError
 
 from .test_training import StopAt

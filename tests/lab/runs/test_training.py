@@ -22,12 +22,12 @@ from torch import Tensor, nn
 import flipout
 from flipout_lab import LabError, data, load_run, make_settings, train
 from flipout_lab.data.batches import prepare
-from flipout_lab.runs import checkpoints, run_folder
+from flipout_lab.runs import run_folder
 from flipout_lab.runs import training as run_module
-from flipout_lab.runs.progress_view import Quiet
+from flipout_lab.runs.run_folder import load_weights, model_bytes
+from flipout_lab.runs.run_views import Quiet
 from flipout_lab.runs.trackers import TensorBoard
 from flipout_lab.runs.training import StoppedError, evaluate
-from flipout_lab.runs.weight_files import load_weights, model_bytes
 
 EPOCHS = 4
 
@@ -184,7 +184,7 @@ def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
     content = pickle.dumps(Attack())
     (tmp_path / "step-0000000001.ckpt").write_bytes(hashlib.sha256(content).digest() + content)
     with pytest.raises(Exception, match=r"[Ww]eights"):
-        checkpoints.load(tmp_path)
+        run_folder.load_checkpoint(tmp_path)
     assert not (tmp_path / "executed").exists()
 
 
@@ -205,7 +205,7 @@ def test_a_full_disk_does_not_destroy_the_last_checkpoint(tmp_path: Path, monkey
         train(settings(), tmp_path / "parts")
     monkeypatch.setattr(os, "fsync", real)
     assert not list((tmp_path / "parts").rglob("*.part"))
-    assert checkpoints.load(tmp_path / "parts" / "checkpoint") is not None
+    assert run_folder.load_checkpoint(tmp_path / "parts" / "checkpoint") is not None
     train(settings(), tmp_path / "parts")
     assert (tmp_path / "whole/model.safetensors").read_bytes() == (tmp_path / "parts/model.safetensors").read_bytes()
 

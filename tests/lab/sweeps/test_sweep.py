@@ -16,11 +16,11 @@ from rich.console import Console
 
 from flipout_lab.errors import LabError
 from flipout_lab.sweeps import SweepOutcome, open_store, sweep
+from flipout_lab.sweeps.execution import SweepView, summary_table
 from flipout_lab.sweeps.grid import Grid, parse_grid
 from flipout_lab.sweeps.job import Job, JobUpdate, Listener
 from flipout_lab.sweeps.local_engine import LocalEngine
 from flipout_lab.sweeps.store import RunMirror
-from flipout_lab.sweeps.sweep_view import SweepView, summary_table
 
 BASE = {"data": "digits", "model": "mlp", "epochs": 2, "width": 0.25}
 
