@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from flipout_lab import build, make_settings
 from flipout_lab.runs.pruning import make_optimizer
-from flipout_lab.runs.run_views import Quiet
+from flipout_lab.runs.run_views import View
 from flipout_lab.runs.training import Run
 
 from .timing import Times, interleaved
@@ -34,7 +34,7 @@ def measure() -> Times:
         data="benchmarks.loop:images", model="lenet-300-100", method="dense", batch_size=BATCH, epochs=1000, threads=1
     )
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(settings, Path(folder), Quiet(), ())
+        run = Run(settings, Path(folder), View(), ())
         never = threading.Event()
         bare = build("lenet-300-100", (1, 28, 28))
         optimizer = make_optimizer(settings, bare)

@@ -14,10 +14,9 @@ from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperCommand
 
-from .. import make_settings
 from ..errors import LabError
-from ..runs.method_options import REQUIRED, all_option_keys, alternatives, find_method, shown
-from ..runs.settings import fields, flag, options_for, read_recipe
+from ..runs.method_options import all_option_keys, alternatives, find_method, shown
+from ..runs.settings import chosen_recipe, fields, flag, make_settings, not_taken, settings_class
 
 app = typer.Typer(help="Prune networks while they train, and measure the result.", no_args_is_help=True)
 # Names of the user are printed as they are: no highlighting, and ":smile:" is not an emoji.
@@ -32,7 +31,8 @@ def command_line() -> str:
     return shlex.join(["flipout", *sys.argv[1:]])
 
 
-PANELS = ("Data", "Network", "Training", "Pruning", "This method only", "Output")
+OWN = "This method only"
+PANELS = ("Data", "Network", "Training", "Pruning", OWN, "Output")
 PREFIX = "set_"
 """Of the parameters that are settings, to tell them from those of the command itself."""
 
@@ -53,7 +53,7 @@ class SettingsCommand(TyperCommand):
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         completing = extra.get("resilient_parsing") or getattr(parent, "resilient_parsing", False)
         try:
-            recipe, method = chosen(args)
+            recipe, method = chosen_recipe(_last(args, "--recipe") or "default", _last(args, "--method"))
             function = with_options(type(self).command, recipe, method)
             check_flags(args, method)
         except LabError:
@@ -81,13 +81,6 @@ def settings_command(app: typer.Typer) -> Callable[[Callable[..., None]], Callab
     return add
 
 
-def chosen(args: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """Return the content of the recipe and the name of the method that the arguments choose."""
-    named = _last(args, "--method")
-    recipe = read_recipe(_last(args, "--recipe") or "default", [] if named is None else [named])
-    return recipe, str(named or recipe.get("method") or fields()["method"].default)
-
-
 def _last(args: Sequence[str], option: str) -> str | None:
     found = None
     for number, token in enumerate(args):
@@ -102,14 +95,11 @@ def _last(args: Sequence[str], option: str) -> str | None:
 
 def check_flags(args: Sequence[str], method: str) -> None:
     """Explain an option that belongs to another method, where the parser would only call it unknown."""
-    offered = options_for(find_method(method))
-    known = {flag(key): key for key in all_option_keys() - offered.keys() - fields().keys()}
+    others = all_option_keys() - fields(settings_class(find_method(method))).keys()
+    known = {name: key for key in others for name in (flag(key), f"--no-{flag(key)[2:]}")}
     for token in args:
-        name = token.partition("=")[0]
-        key = known.get(name) or known.get(name.replace("--no-", "--", 1))
-        if key is not None:
-            taken = ", ".join(sorted(map(flag, offered))) or "no options of its own"
-            raise LabError(f"{method} takes no {name}; it takes {taken}")
+        if (key := known.get(token.partition("=")[0])) is not None:
+            raise not_taken(key, method)
 
 
 def with_options(command: Callable[..., None], recipe: dict[str, Any], method: str) -> Callable[..., None]:
@@ -134,19 +124,16 @@ def with_options(command: Callable[..., None], recipe: dict[str, Any], method: s
 def _settings_parameters(recipe: dict[str, Any], method: str) -> list[inspect.Parameter]:
     """The parameters of the settings and of the options of the method, in the order of the panels."""
     placed: list[tuple[str, inspect.Parameter]] = []
-    for key, field in fields().items():
+    for key, field in fields(settings_class(find_method(method))).items():
         extra: Any = field.json_schema_extra
-        value = recipe.get(key, field.default)
-        default = "" if value in (None, "") else shown(value)
-        made = _option(key, field.annotation, field.description or "", default, extra["panel"])
-        placed.append((extra["panel"], made))
-    for option in options_for(find_method(method)).values():
-        panel = "This method only" if option.own else "Pruning"
-        default = shown(recipe[option.key]) if option.key in recipe else option.shown_default
-        if option.default is REQUIRED and option.key not in recipe:
-            default = "required"
-        title = f"{panel}: {method}" if option.own else panel
-        placed.append((panel, _option(option.key, option.annotation, option.about, default, title)))
+        panel, default = extra["panel"], field.default
+        text = extra.get("default") or ("" if default in (None, "") and key in fields() else shown(default))
+        if key in recipe:
+            text = shown(recipe[key])
+        elif field.is_required():
+            text = "required"
+        title = f"{panel}: {method}" if panel == OWN else panel
+        placed.append((panel, _option(key, field.annotation, field.description or "", text, title)))
     return [parameter for panel in PANELS for place, parameter in placed if place == panel]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -18,12 +17,12 @@ from flipout.export import card as measure_card
 from .. import Settings, build, load, load_run
 from .. import train as train_run
 from ..data import DATA
-from ..data.batches import prepare, validation_size
+from ..data.batches import prepare
 from ..data.data_loading import check_image_size
 from ..errors import LabError
 from ..runs import run_views
 from ..runs.exporting import FORMATS, export_run, load_with_images
-from ..runs.pruning import attach, make_optimizer
+from ..runs.pruning import attach, make_optimizer, steps_per_epoch
 from ..runs.run_folder import read_settings
 from ..runs.run_views import view_for
 from ..runs.trackers import MLflow, TensorBoard, Tracker, WeightsAndBiases
@@ -78,7 +77,7 @@ def train(
     if not quiet:
         if finished:
             console.print(f"{folder} is already finished; nothing was run", soft_wrap=True, markup=False)
-        console.print(run_views.result_table(result))
+        console.print(run_views.result_table(result).rich())
         console.print(f"saved in {folder}", soft_wrap=True, markup=False)
 
 
@@ -96,19 +95,17 @@ def plan(settings: Settings) -> None:
     else:
         loaded = load(settings.data, settings.image_size)
         images, shape, classes = len(loaded.train_labels), loaded.shape, loaded.classes
-    if settings.validate_:
-        images -= validation_size(settings.data, images)
-    steps_per_epoch = math.ceil(images / settings.batch_size)
+    steps = steps_per_epoch(settings, images)
     model = build(settings.model, shape, classes, settings.width)
-    pruner = attach(settings, model, make_optimizer(settings, model), steps_per_epoch, lambda _: [])
+    pruner = attach(settings, model, make_optimizer(settings, model), steps, lambda _: [])
     planned, prunable = pruner.plan(), pruner.prunable
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnfinishedWarning)
         pruner.remove()
     if all(pruning.step == 0 for pruning in planned):
         raise LabError(f"{settings.method} does not prune in steps; there is no plan to show")
-    title = f"{settings.model}, {prunable:,} weights, {settings.total_epochs} epochs of {steps_per_epoch} steps"
-    console.print(run_views.plan_table(title, planned, steps_per_epoch))
+    title = f"{settings.model}, {prunable:,} weights, {settings.total_epochs} epochs of {steps} steps"
+    console.print(run_views.plan_table(title, planned, steps).rich())
 
 
 @app.command()
@@ -139,7 +136,7 @@ def export_(
     """Export the network of a finished run, and check the file against the network."""
     with console.status(Text(f"exporting {run}")):
         _, table = export_run(run, to, out)
-    console.print(table)
+    console.print(table.rich())
 
 
 @app.command()

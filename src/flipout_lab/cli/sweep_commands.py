@@ -59,7 +59,7 @@ def demo(
         if (differences := paired_table(f"{title}: difference to global magnitude, in points", runs)) is not None:
             console.print(differences.rich())
     page = write_report(records, out / "report")
-    pictures = sorted((page.parent / "figures").glob("*-results.png"))
+    pictures = sorted((page.parent / "figures").glob("*-accuracy.png"))
     _print("\n".join([f"page: {page}", *(f"picture: {picture}" for picture in pictures)]))
     example = next(
         run.name for run in grid.runs() if run.settings.method == "flipout" and run.settings.sparsity == 0.97
@@ -124,7 +124,7 @@ def _sweep(grids: list[Grid], out: str, engine: Engine, retry_diverged: bool, qu
         message = f"{stopped}. To continue, run the same command again:\n  {command_line()}"
         errors.print(Text(message), soft_wrap=True)
         raise typer.Exit(130) from None
-    console.print(summary_table(outcome.status, outcome.reasons))
+    console.print(summary_table(outcome.status, outcome.reasons).rich())
     _print(f"saved in {store}")
     return outcome
 

@@ -15,7 +15,6 @@ from functools import partial
 from ..data import DATA
 from ..reports.labels import HELD_OUT, by_network, counted, percent
 from ..reports.records import Record, Records
-from ..reports.report_tables import ReportTable, TableEntry
 from ..reports.seed_statistics import (
     FEWEST,
     Cell,
@@ -27,6 +26,7 @@ from ..reports.seed_statistics import (
     shot_shares,
     sparsities,
 )
+from ..tables import Table, bold_if
 
 EXTREME = 0.995  # the paper's "99.61 % and beyond"
 FEWEST_VALUES = 5  # of an option, to call one of them close to the best
@@ -335,17 +335,17 @@ CLAIMS = (
 NOTE = (
     "The paper makes these claims for ResNet18, VGG19 and DenseNet121, trained for 350 epochs on GPUs. A verdict is "
     "about the network above it alone. A claim holds if every comparison shows it, and holds in part if some do. It "
-    "does not hold if a comparison shows the opposite and none shows it. In brackets: the comparisons that show the "
-    "claim, of all. Differences are paired by seed. They count if their 95 % interval does not contain 0, or, for "
+    "does not hold if a comparison shows the opposite and none shows it. In brackets: how many comparisons show the "
+    "claim. Differences are paired by seed. They count if their 95 % interval does not contain 0, or, for "
     "'within x points', lies on one side of x. Spreads are compared by an F-test. Claims about SNIP count runs. "
     "Nothing is said from fewer than three seeds, or about the best of several methods before all of them are finished."
 )
 DECIDED = (Verdict.HOLDS, Verdict.FAILS, Verdict.MIXED)
 
 
-def claims_table(title: str, records: Records) -> ReportTable | None:
-    """The verdict on every claim; None if no claim was tested."""
-    findings = {claim.text: claim.findings(records) for claim in CLAIMS}
+def claims_table(title: str, records: Records) -> Table | None:
+    """The verdict on every claim that was tested; None if none was."""
+    findings = {claim.text: found for claim in CLAIMS if (found := claim.findings(records))}
     # Tables 2 and 3 of the paper are measured on held-out data of the same network.
     networks = list(dict.fromkeys(each.network.removesuffix(HELD_OUT) for found in findings.values() for each in found))
     if not networks:
@@ -353,12 +353,17 @@ def claims_table(title: str, records: Records) -> ReportTable | None:
     rows = []
     for text, found in findings.items():
         by_network = [[each for each in found if each.network.removesuffix(HELD_OUT) == name] for name in networks]
-        entries = []
-        for group in (found, *by_network) if len(networks) > 1 else (found,):
-            verdict, holds = overall(group), sum(each.verdict == Verdict.HOLDS for each in group)
-            count = f" ({holds} of {len(group)})" if group else ""
-            entries.append(TableEntry(f"{verdict}{count}", bold=verdict in DECIDED))
-        rows.append((TableEntry(text), *entries))
-    columns = ("all networks", *networks) if len(networks) > 1 else tuple(networks)
-    heading = ("claim of the paper", *columns)
-    return ReportTable(title, heading, tuple(rows), (NOTE,), texts=tuple(range(len(heading))))
+        groups = (found, *by_network) if len(networks) > 1 else (found,)
+        rows.append([text, *(bold_if(summary(group), overall(group) in DECIDED) for group in groups)])
+    heading = ("claim of the paper", *(("all networks",) if len(networks) > 1 else ()), *networks)
+    untested = len(CLAIMS) - len(findings)
+    notes = (NOTE,) if not untested else (NOTE, f"These runs do not test the other {counted(untested, 'claim')}.")
+    return Table(title, heading, rows, notes, texts=range(len(heading)))
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    """The verdict of all comparisons together, and how many of them show the claim."""
+    verdict, holds = overall(findings), sum(each.verdict == Verdict.HOLDS for each in findings)
+    in_part = sum(each.verdict == Verdict.MIXED for each in findings)
+    count = f"{holds} of {len(findings)}" + (f", {in_part} in part" if in_part else "")
+    return f"{verdict} ({count})" if len(findings) > 1 else str(verdict)

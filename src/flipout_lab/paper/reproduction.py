@@ -10,15 +10,15 @@ from flipout import Geometric
 from ..errors import unknown
 from ..files import full_disk_explained
 from ..models.model_catalogue import model_title
-from ..reports.chart_data import accuracy_curves
+from ..reports.charts import accuracy_chart
 from ..reports.html_page import UniqueNames
 from ..reports.labels import by_network, dense_references, percent
-from ..reports.matplotlib_figures import draw_accuracy
+from ..reports.matplotlib_figures import draw_figure
 from ..reports.records import Record, Records
-from ..reports.report_tables import ReportTable, TableEntry, accuracy_table, best_value_table, power_table
-from ..reports.seed_statistics import dense_cell
+from ..reports.report_tables import accuracy_table, best_value_table, power_table
 from ..runs.settings import Settings
 from ..sweeps.grid import read_grid, shipped_grids
+from ..tables import Table
 
 # The tables and figures, and the part of the grids that each needs. Table 1 needs no runs.
 ITEMS = {
@@ -45,7 +45,7 @@ def grids_of(scale: str, part: str) -> list[str]:
     return [name for name in names if not part or part in read_grid(name).parts]
 
 
-def schedule_table(scale: str) -> ReportTable:
+def schedule_table(scale: str) -> Table:
     """Table 1: compression, sparsity, and epochs between prunings, computed from the schedule."""
     epochs = sorted({(run.epochs, run.model) for name in grids_of(scale, "results") for run in _settings(name)})
     lengths = {length: [model_title(model) for e, model in epochs if e == length] for length, _ in epochs}
@@ -59,18 +59,18 @@ def schedule_table(scale: str) -> ReportTable:
                 plan = Geometric.paper(sparsity, steps, steps_per_epoch=1000).plan(10**6)
             except ValueError:
                 plan = Geometric.paper(sparsity, steps).plan(10**6)
-            between.append(TableEntry(f"{plan[0].step / 1000:.4g}"))
-        rows.append((TableEntry(f"2^{halvings} = {2**halvings}"), TableEntry(percent(sparsity)), *between))
+            between.append(f"{plan[0].step / 1000:.4g}")
+        rows.append(((f"2^{halvings} = {2**halvings}"), (percent(sparsity)), *between))
     heading = [f"epochs before pruning, of {length} ({', '.join(models)})" for length, models in lengths.items()]
     title = "Table 1: each pruning removes half of the weights"
-    return ReportTable(title, ("compression", "sparsity", *heading), tuple(rows))
+    return Table(title, ("compression", "sparsity", *heading), tuple(rows))
 
 
 def _settings(grid: str) -> list[Settings]:
     return [run.settings for run in read_grid(grid).only(["results"]).runs()]
 
 
-def reproduce_item(item: str, scale: str, records: Records, folder: Path) -> tuple[list[ReportTable], list[Path]]:
+def reproduce_item(item: str, scale: str, records: Records, folder: Path) -> tuple[list[Table], list[Path]]:
     """Write a table or figure of the paper to a folder. Return the tables, and the files that were written."""
     with full_disk_explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -92,14 +92,14 @@ def reproduce_item(item: str, scale: str, records: Records, folder: Path) -> tup
 
 def _reproduce_figure(
     item: str, networks: Mapping[str, Sequence[Record]], records: Records, folder: Path
-) -> tuple[list[ReportTable], list[Path]]:
+) -> tuple[list[Table], list[Path]]:
     """Draw one figure per network, and write the same numbers as a table."""
-    names, tables, written = UniqueNames(), list[ReportTable](), list[Path]()
+    names, tables, written = UniqueNames(), list[Table](), list[Path]()
     for title, runs in networks.items():
         shown = [*runs, *dense_references(records.runs, runs)]
         tables.append(accuracy_table(title, shown))
         path = folder / names.reserve(item, title)
-        draw_accuracy(path, title, accuracy_curves(shown), dense_cell(shown))
+        draw_figure(path, title, accuracy_chart(shown))
         written += [path.with_name(path.name + suffix) for suffix in (".png", ".pdf")]
         written += tables[-1].write(path)
     return tables, written

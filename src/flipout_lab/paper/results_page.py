@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..reports.chart_data import accuracy_curves
+from ..reports.charts import accuracy_chart
 from ..reports.html_page import UniqueNames
 from ..reports.labels import PART_TITLES, SCHEDULES, by_network, counted, dense_references, label_runs, network_key
 from ..reports.lead import choice_table, lead_figure, trials_table
-from ..reports.matplotlib_figures import draw_accuracy
+from ..reports.matplotlib_figures import draw_figure
 from ..reports.records import Record, Records, pooled, versions_of
 from ..reports.report_tables import (
     BOLD,
@@ -109,7 +109,7 @@ def _picture(
 ) -> Iterator[str]:
     if pictures is not None and any(run.accuracy is not None and run.settings.method != "dense" for run in runs):
         path = pictures / f"{names.reserve(network, part)}.png"
-        draw_accuracy(path, network, accuracy_curves(runs), dense_cell(runs))
+        draw_figure(path, network, accuracy_chart(runs))
         yield f"![{network}: {PART_TITLES.get(part, 'accuracy against sparsity')}]({pictures.name}/{path.name})\n"
 
 

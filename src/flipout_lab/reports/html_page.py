@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,7 +36,8 @@ class UniqueNames:
 
 STYLE = """
 :root { color-scheme: light; }
-body { font: 16px/1.5 system-ui, sans-serif; color: #222; margin: 0 auto; max-width: 1000px; padding: 0 16px 64px; }
+body { font: 16px/1.5 system-ui, sans-serif; color: #222; margin: 0 auto; max-width: 1320px; padding: 0 16px 64px; }
+p { max-width: 60rem; }
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 1.5rem 0 .5rem; }
 h2 { font-size: 1.3rem; border-top: 2px solid #222; padding-top: .8rem; margin-top: 3rem; }
 h3 { font-size: 1.05rem; margin: 2rem 0 .3rem; }
@@ -48,7 +49,7 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size
 th, td { padding: .25rem .6rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }
 th:first-child, .text { text-align: left; }
 .verdicts th, .verdicts .text { white-space: normal; }
-.verdicts th[scope=row], .verdicts .text { min-width: 8rem; }
+.verdicts th[scope=row], .verdicts .text { min-width: 7rem; }
 thead th { border-bottom: 1.5px solid #222; }
 details { margin: 1rem 0; }
 summary { cursor: pointer; }
@@ -73,7 +74,7 @@ class Section:
         self.parts += [f"<h3>{html.escape(title)}</h3>", *content]
 
 
-def chart(figure: Any, name: str) -> str:
+def chart_html(figure: Any, name: str) -> str:
     """A plotly figure as HTML."""
     options = {"responsive": True, "displaylogo": False, "modeBarButtonsToRemove": ["select2d", "lasso2d"]}
     drawn = figure.to_html(full_html=False, include_plotlyjs=False, div_id=name, config=options)
@@ -86,19 +87,6 @@ def note(text: str) -> str:
 
 def folded(title: str, content: str) -> str:
     return f"<details><summary>{html.escape(title)}</summary>{content}</details>"
-
-
-def links_table(heading: Sequence[str], rows: Iterable[tuple[str, str, Sequence[str]]]) -> str:
-    """A table with rows of (text, address, further cells). The first cell is a link if its address is not empty."""
-    head = "".join(f"<th scope=col>{html.escape(text)}</th>" for text in heading)
-    body = []
-    for text, address, cells in rows:
-        first = html.escape(text)
-        if address:
-            first = f'<a href="{html.escape(address)}">{first}</a>'
-        body.append(f"<tr><th scope=row>{first}</th>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)}</tr>")
-    table = f"<table class=runs><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
-    return f"<div class=wide>{table}</div>"
 
 
 def render_page(title: str, introduction: Sequence[str], sections: Sequence[Section]) -> str:

@@ -139,6 +139,8 @@ def _label(settings: Settings, options: Mapping[str, Any], schedules_differ: boo
             words.append("dead first")
         elif name == "criterion":
             words.append(CRITERIA.get(value, value))
+        elif name == "p" and value is None:
+            continue  # that of the user's criterion
         elif settings.sparsity is not None or name != "lambda":  # where the sparsity is an outcome, lambda varies it
             words.append(f"{name.replace('_', ' ')} {shown(value)}")
     return ", ".join(words)

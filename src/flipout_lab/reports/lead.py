@@ -6,22 +6,38 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..models.model_catalogue import MODELS
+from ..tables import Table, bold_if
 from .labels import by_network, dense_references, percent
 from .records import Record
-from .report_tables import ReportTable, TableEntry, is_reference, paired_differences
+from .report_tables import is_reference, paired_differences
 from .seed_statistics import Cell, PairedDifference, cell_of, cells
 
 SMOKE = ("smoke test",)
 NOT_RUN = "not run yet"
 FLIPOUT, EARLY, REVIVED = "FlipOut", "Global magnitude, end 0.2", "Global magnitude, second chances"
 SHOWN_OPTIONS = {"schedule", "revival", "end"}  # of the methods in the first figure
-CHOICE_NOTE = (
-    "Every method under our schedule, on the test set. FlipOut has second chances, and global magnitude prunes for "
-    "good, until half of training or until 20 % of it. With second chances it shows what the ranking of FlipOut adds. "
-    "Accuracies are those of the seeds that FlipOut and global magnitude both have. Differences are paired by seed and "
-    "have a 95 % confidence interval (Student's t). A method is recommended only if the interval does not contain 0. "
-    "Intervals are not corrected for the number of comparisons: one in twenty excludes 0 by chance."
+CHOICE_HEADING = (
+    "network",
+    "pruned",
+    "use",
+    "seeds",
+    "global magnitude",
+    "FlipOut",
+    "FlipOut minus magnitude",
+    "FlipOut minus magnitude that ends at 20 %",
+    "FlipOut minus magnitude with second chances",
+    "highest mean of the others, minus FlipOut",
 )
+CHOICE_NOTES = {
+    0: "Every method under our schedule, on the test set. FlipOut has second chances, and global magnitude prunes for "
+    "good, until half of training.",
+    7: "Magnitude that ends earlier prunes until 20 % of it.",
+    8: "Magnitude with second chances shows what the ranking of FlipOut adds.",
+    1: "Accuracies are those of the seeds that FlipOut and global magnitude both have. Differences are paired by seed "
+    "and have a 95 % confidence interval (Student's t). A method is recommended only if the interval does not contain "
+    "0. Intervals are not corrected for the number of comparisons: one in twenty excludes 0 by chance.",
+}
+"""The notes of the choice table, by the column that they are about."""
 
 
 @dataclass(frozen=True)
@@ -77,30 +93,24 @@ def lead_figure(runs: Sequence[Record], *, convolutional: bool = True) -> LeadFi
     return LeadFigure(network, (*shown[network], *dense_references(runs, shown[network])))
 
 
-def choice_table(title: str, runs: Sequence[Record]) -> ReportTable | None:
+def choice_table(title: str, runs: Sequence[Record]) -> Table | None:
     """Which method to use at which sparsity: FlipOut against global magnitude, for good and with second chances.
 
-    None if they were not run under our schedule.
+    None if they were not run under our schedule. A comparison that was run nowhere has no column.
     """
     rows = []
     for network, group in measured_networks(runs).items():
-        rows += [(TableEntry("" if number else network), *row) for number, row in enumerate(_choices(group))]
-    heading = (
-        "network",
-        "pruned",
-        "use",
-        "seeds",
-        "global magnitude",
-        "FlipOut",
-        "FlipOut minus magnitude",
-        "FlipOut minus magnitude that ends at 20 %",
-        "FlipOut minus magnitude with second chances",
-        "highest mean of the others, minus FlipOut",
-    )
-    return ReportTable(title, heading, tuple(rows), (CHOICE_NOTE,), texts=(0, 2, 9)) if rows else None
+        rows += [["" if number else network, *row] for number, row in enumerate(_choices(group))]
+    if not rows:
+        return None
+    columns = [c for c in range(len(CHOICE_HEADING)) if c < 7 or any(row[c] not in ("", NOT_RUN) for row in rows)]
+    notes = " ".join(text for column, text in CHOICE_NOTES.items() if column in columns)
+    texts = [place for place, column in enumerate(columns) if column in (0, 2, 9)]
+    heading = [CHOICE_HEADING[column] for column in columns]
+    return Table(title, heading, [[row[c] for c in columns] for row in rows], (notes,), texts)
 
 
-def _choices(group: Sequence[Record]) -> Iterable[tuple[TableEntry, ...]]:
+def _choices(group: Sequence[Record]) -> Iterable[list[str]]:
     """For each sparsity the row of the choice table, without its first column."""
     ours = [run for run in group if run.settings.option("schedule") in ("default", None)]
     ours = [run for run in ours if run.settings.sparsity is not None and run.settings.method != "dense"]
@@ -113,22 +123,22 @@ def _choices(group: Sequence[Record]) -> Iterable[tuple[TableEntry, ...]]:
             yield _choice(sparsity, magnitude, flipout, column)
 
 
-def _choice(sparsity: float, magnitude: Cell, flipout: Cell, others: Mapping[str, Cell]) -> tuple[TableEntry, ...]:
+def _choice(sparsity: float, magnitude: Cell, flipout: Cell, others: Mapping[str, Cell]) -> list[str]:
     both = magnitude.by_seed.keys() & flipout.by_seed.keys()
     gain = flipout.minus(magnitude)
     early, revived = (flipout.minus(others.get(label, Cell(()))) for label in (EARLY, REVIVED))
     dead = magnitude.runs_with_dead_layers == magnitude.seeds
     note = " (magnitude for good: a dead layer in every run)" if dead and gain.is_positive else ""
-    return (
-        TableEntry(percent(sparsity)),
-        TableEntry(_verdict(flipout, gain, early, revived) + note, bold=gain.is_shown and not flipout.failed),
-        TableEntry(str(len(both) or magnitude.seeds)),
-        TableEntry(str(magnitude.at(both) if both else magnitude)),
-        TableEntry(str(flipout.at(both) if both else flipout) if flipout.values or flipout.failed else NOT_RUN),
-        TableEntry(str(gain) if flipout.values else "", gain.is_shown),
-        *(TableEntry(str(each) if each.values else NOT_RUN, each.is_shown) for each in (early, revived)),
-        TableEntry(_highest_other(others, flipout)),
-    )
+    return [
+        percent(sparsity),
+        bold_if(_verdict(flipout, gain, early, revived) + note, gain.is_shown and not flipout.failed),
+        str(len(both) or magnitude.seeds),
+        str(magnitude.at(both) if both else magnitude),
+        str(flipout.at(both) if both else flipout) if flipout.values or flipout.failed else NOT_RUN,
+        bold_if(gain if flipout.values else "", gain.is_shown),
+        *(bold_if(each if each.values else NOT_RUN, each.is_shown) for each in (early, revived)),
+        _highest_other(others, flipout),
+    ]
 
 
 def _verdict(flipout: Cell, gain: PairedDifference, early: PairedDifference, revived: PairedDifference) -> str:
@@ -164,22 +174,13 @@ def _highest_other(others: Mapping[str, Cell], flipout: Cell) -> str:
     return f"{best}: {ahead[best]}"
 
 
-def trials_table(title: str, runs: Sequence[Record]) -> ReportTable:
+def trials_table(title: str, runs: Sequence[Record]) -> Table:
     """Every method of one network, one row for each sparsity: accuracy, and the difference to global magnitude."""
     differences, rows = paired_differences(runs), []
     by_sparsity = [(sparsity, label, cell) for label, row in cells(runs).items() for sparsity, cell in row.items()]
     for sparsity, label, cell in sorted(by_sparsity, key=lambda entry: -entry[0]):
         difference = differences.get(label, {}).get(sparsity)
-        rows.append(
-            (
-                TableEntry(label),
-                TableEntry(percent(sparsity)),
-                TableEntry(str(cell.seeds)),
-                TableEntry(str(cell) if cell.values or cell.failed else NOT_RUN),
-                TableEntry(
-                    "" if difference is None else str(difference), difference is not None and difference.is_shown
-                ),
-            )
-        )
-    heading = ("method", "pruned", "seeds", "accuracy", "minus global magnitude")
-    return ReportTable(title, heading, tuple(rows))
+        accuracy = str(cell) if cell.values or cell.failed else NOT_RUN
+        shown = "" if difference is None else bold_if(difference, difference.is_shown)
+        rows.append([label, percent(sparsity), str(cell.seeds), accuracy, shown])
+    return Table(title, ("method", "pruned", "seeds", "accuracy", "minus global magnitude"), rows)

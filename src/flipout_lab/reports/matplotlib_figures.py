@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 
-from .chart_data import Curve, FlipHistogram, LayerShares
+from .charts import Chart, FlipHistogram, LayerShares, Lines, PruningHistory
 from .labels import percent
-from .seed_statistics import Cell
 
 DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^"}
@@ -41,85 +39,66 @@ class Drawing:
         self.plt.close(self.figure)
 
 
-def _draw(axes: Any, curve: Curve, **more: Any) -> None:
-    style = {"color": curve.style.colour, "linestyle": DASHES[curve.style.dash], "label": curve.label}
-    errors = [error or 0 for error in curve.error]
-    marker = MARKERS[curve.style.symbol]
-    axes.errorbar(curve.x, curve.y, errors, marker=marker, markersize=4, capsize=2, **style, **more)
+def draw_figure(path: Path, title: str, chart: Chart) -> None:
+    """Draw a chart to `PATH.png` and `PATH.pdf`."""
+    size = (7.0, 4.2)
+    if isinstance(chart, LayerShares):
+        size = (max(5.0, 2.5 + 0.5 * len(chart.layers)), 1.6 + 0.35 * len(chart.labels))
+    with Drawing(path, title, size) as axes:
+        if isinstance(chart, Lines):
+            _draw_lines(axes, chart)
+        elif isinstance(chart, LayerShares):
+            _draw_layers(axes, chart)
+        elif isinstance(chart, FlipHistogram):
+            _draw_flips(axes, chart)
+        else:
+            _draw_history(axes, chart)
 
 
-def draw_accuracy(path: Path, title: str, curves: Sequence[Curve], reference: Cell | None) -> None:
-    """Accuracy against density on a logarithmic axis, with higher sparsity to the right."""
-    densities = sorted({x for curve in curves for x in curve.x})
-    with Drawing(path, title) as axes:
-        if reference is not None and reference.values:
-            axes.axhline(reference.mean, color="#333333", linestyle=":", linewidth=1, label="Dense")
-        for curve in curves:
-            if curve.x:
-                _draw(axes, curve)
-        axes.set(xscale="log", xlabel="weights pruned", ylabel="accuracy, last epoch (%)")
+def _draw_lines(axes: Any, chart: Lines) -> None:
+    if chart.reference is not None:
+        axes.axhline(chart.reference, color="#333333", linestyle=":", linewidth=1, label="Dense")
+    for curve in chart.curves:
+        if curve.x:
+            style = {"color": curve.style.colour, "linestyle": DASHES[curve.style.dash], "label": curve.label}
+            errors, marker = [error or 0 for error in curve.error], MARKERS[curve.style.symbol]
+            axes.errorbar(curve.x, curve.y, errors, marker=marker, markersize=4, capsize=2, linewidth=1.4, **style)
+    low, high = axes.get_ylim()
+    for row, curve in enumerate(chart.curves):
+        heights = [low - (row + 0.5) * (high - low) / 40] * len(curve.prunings)
+        axes.plot(curve.prunings, heights, "|", color=curve.style.colour, markersize=5)
+    axes.set(xlabel=chart.x, ylabel=chart.y)
+    if chart.from_zero:
+        axes.set_ylim(bottom=0)
+    if chart.over_density:
+        densities = sorted({x for curve in chart.curves for x in curve.x})
+        axes.set_xscale("log")
         axes.set_xticks(densities, [percent(1 - density) for density in densities])
         axes.minorticks_off()
         axes.invert_xaxis()
 
 
-def draw_scan(path: Path, title: str, curves: Sequence[Curve], option: str) -> None:
-    """Accuracy against the values of an option."""
-    with Drawing(path, title) as axes:
-        for curve in curves:
-            _draw(axes, curve)
-        axes.set(xlabel=option, ylabel="accuracy (%)")
-
-
-def draw_seconds(path: Path, title: str, curves: Sequence[Curve]) -> None:
-    """The seconds of each epoch."""
-    with Drawing(path, title) as axes:
-        for curve in curves:
-            _draw(axes, curve)
-        axes.set(xlabel="epoch", ylabel="seconds of the epoch")
-        axes.set_ylim(bottom=0)
-
-
-def draw_learning(path: Path, title: str, curves: Sequence[Curve]) -> None:
-    """Learning curves. Ticks at the bottom mark the prunings of each method."""
-    with Drawing(path, title) as axes:
-        for curve in curves:
-            _draw(axes, curve, linewidth=1.2)
-        low = axes.get_ylim()[0]
-        step = (axes.get_ylim()[1] - low) / 40
-        for row, curve in enumerate(curves):
-            heights = [low - (row + 0.5) * step] * len(curve.prunings)
-            axes.plot(curve.prunings, heights, "|", color=curve.style.colour, markersize=5)
-        axes.set(xlabel="epoch (ticks: prunings)", ylabel="accuracy (%)")
-
-
-def draw_layers(path: Path, title: str, layers: LayerShares) -> None:
-    """The share of weights that each layer keeps: a heat map on a logarithmic scale. Dead layers are red."""
+def _draw_layers(axes: Any, chart: LayerShares) -> None:
+    """A heat map on a logarithmic scale. Dead layers are red."""
     from matplotlib.colors import LogNorm
 
-    size = (max(5.0, 2.5 + 0.5 * len(layers.layers)), 1.6 + 0.35 * len(layers.labels))
-    with Drawing(path, title, size) as axes:
-        colours = mpl.colormaps["Blues"].with_extremes(bad="#f3d9d9")
-        shown = [[value if value > 0 else float("nan") for value in row] for row in layers.kept]
-        image = axes.imshow(shown, aspect="auto", cmap=colours, norm=LogNorm(0.01, 100))
-        axes.set_xticks(range(len(layers.layers)), layers.layers, rotation=60, ha="right", fontsize=7)
-        axes.set_yticks(range(len(layers.labels)), layers.labels, fontsize=8)
-        axes.figure.colorbar(image, label="kept (%)")
+    colours = mpl.colormaps["Blues"].with_extremes(bad="#f3d9d9")
+    shown = [[value if value > 0 else float("nan") for value in row] for row in chart.kept]
+    image = axes.imshow(shown, aspect="auto", cmap=colours, norm=LogNorm(0.01, 100))
+    axes.set_xticks(range(len(chart.layers)), chart.layers, rotation=60, ha="right", fontsize=7)
+    axes.set_yticks(range(len(chart.labels)), chart.labels, fontsize=8)
+    axes.figure.colorbar(image, label="kept (%)")
 
 
-def draw_flips(path: Path, title: str, flips: FlipHistogram) -> None:
-    """How often kept weights and pruned weights flipped."""
-    with Drawing(path, title) as axes:
-        places = range(len(flips.counts))
-        axes.bar([place - 0.2 for place in places], flips.pruned, 0.4, label="pruned", color="#c9c9c9")
-        axes.bar([place + 0.2 for place in places], flips.kept, 0.4, label="kept", color="#0072b2")
-        axes.set_xticks(places, flips.counts, rotation=45, ha="right", fontsize=8)
-        axes.set(yscale="log", xlabel="sign flips before pruning", ylabel="weights")
+def _draw_flips(axes: Any, chart: FlipHistogram) -> None:
+    places = range(len(chart.counts))
+    axes.bar([place - 0.2 for place in places], chart.pruned, 0.4, label="pruned", color="#c9c9c9")
+    axes.bar([place + 0.2 for place in places], chart.kept, 0.4, label="kept", color="#0072b2")
+    axes.set_xticks(places, chart.counts, rotation=45, ha="right", fontsize=8)
+    axes.set(yscale="log", xlabel="sign flips before pruning", ylabel="weights")
 
 
-def draw_pruning_history(path: Path, title: str, layers: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> None:
-    """The share of weights that each layer has left after each pruning."""
-    with Drawing(path, title) as axes:
-        for name, (epochs, shares) in layers.items():
-            axes.step(epochs, shares, where="post", label=name if len(layers) <= 12 else None, linewidth=1.2)
-        axes.set(yscale="log", xlabel="epoch", ylabel="weights left (%)")
+def _draw_history(axes: Any, chart: PruningHistory) -> None:
+    for name, (epochs, shares) in chart.layers.items():
+        axes.step(epochs, shares, where="post", label=name if len(chart.layers) <= 12 else None, linewidth=1.2)
+    axes.set(yscale="log", xlabel="epoch", ylabel="weights left (%)")

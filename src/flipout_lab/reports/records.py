@@ -16,8 +16,8 @@ from pydantic_core import to_jsonable_python
 
 from ..errors import LabError, unknown
 from ..files import read_json
-from ..runs.method_options import NONE, find_method_or_none, options_of
-from ..runs.run_folder import CONFIG, MODEL, RESULT, read_config, read_metrics, read_result
+from ..runs.method_options import NONE, REQUIRED, find_method_or_none, options_of
+from ..runs.run_folder import CONFIG, MODEL, RESULT, accuracy_in, read_config, read_metrics, read_result
 from ..runs.settings import Settings, validated
 from ..stored_formats import FailureFormat, SavedResultFormat, SweepFormat, check_format, read_stored
 from ..sweeps.execution import FAILURE, SWEEP
@@ -59,8 +59,7 @@ class Record:
         """The accuracy of the last epoch, never of the best."""
         if self.result is None:
             return None
-        test = self.result["test_accuracy"]
-        return float(test if test is not None else self.result["validation_accuracy"])
+        return accuracy_in(self.result)
 
     @property
     def before_fine_tuning(self) -> float | None:
@@ -71,8 +70,7 @@ class Record:
             return float(saved)
         if len(self.metrics) <= self.settings.epochs:
             return None
-        line = self.metrics[self.settings.epochs - 1]
-        return float(line["test_accuracy"] if line["test_accuracy"] is not None else line["validation_accuracy"])
+        return accuracy_in(self.metrics[self.settings.epochs - 1])
 
     @property
     def sparsity(self) -> float | None:
@@ -247,7 +245,9 @@ def current_defaults(methods: Iterable[str]) -> dict[str, dict[str, Any]]:
     found = {}
     for method in sorted(set(methods)):
         if (record := find_method_or_none(method)) is not None:
-            defaults = {key: option.default for key, option in options_of(record).items() if option.has_default}
+            defaults = {
+                key: option.default for key, option in options_of(record).items() if option.default is not REQUIRED
+            }
             found[method] = to_jsonable_python({key: NONE if v is None else v for key, v in defaults.items()})
     return found
 

@@ -250,7 +250,7 @@ def level_with_best(column: Mapping[str, Cell]) -> set[str]:
     return {label for label, cell in others.items() if top is not None and not beats(column[top], cell)}
 
 
-def sparsities(rows: Cells) -> list[float]:
+def sparsities(rows: Mapping[str, Mapping[float, object]]) -> list[float]:
     """All sparsities of a table."""
     return sorted({sparsity for row in rows.values() for sparsity in row})
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from rich.table import Table
-from rich.text import Text
 from torch import Tensor, nn
 
 from flipout import export
@@ -18,6 +16,7 @@ from flipout.export.formats.verification import OUTPUT_TOLERANCE
 from flipout.graph.comparison import describe_difference, largest_difference
 
 from ..errors import LabError, unknown
+from ..tables import Table
 from .run_folder import CONFIG, MODEL, network_shape
 from .training import load_run
 
@@ -42,40 +41,31 @@ class ExportFormat:
     loading: str
 
 
-def _write_compact(model: nn.Module, path: Path, example: Tensor) -> object:
-    return export.to_pt2(export.compact(model, example), path, example)
-
-
-def _run_compact(model: nn.Module, path: Path, images: Tensor) -> Tensor:
-    output: Tensor = torch.export.load(path).module()(images)
-    return output
-
-
-def _write_sparse(model: nn.Module, path: Path, example: Tensor) -> None:
-    export.save(model, path)
-
-
 def _run_sparse(model: nn.Module, path: Path, images: Tensor) -> Tensor:
     model.load_state_dict(export.load(path))
     output: Tensor = model(images)
     return output
 
 
-def _write_onnx(model: nn.Module, path: Path, example: Tensor) -> object:
-    return export.to_onnx(export.compact(model, example), path, example)
-
-
-def _run_onnx(model: nn.Module, path: Path, images: Tensor) -> Tensor:
-    (output,) = run_session(open_session(path), (images,))
-    return output
-
-
 FORMATS = {
-    "compact": ExportFormat(".pt2", _write_compact, _run_compact, "torch.export.load({path!r}).module()"),
-    "sparse": ExportFormat(
-        ".safetensors", _write_sparse, _run_sparse, "model.load_state_dict(flipout.export.load({path!r}))"
+    "compact": ExportFormat(
+        ".pt2",
+        lambda model, path, example: export.to_pt2(export.compact(model, example), path, example),
+        lambda model, path, images: torch.export.load(path).module()(images),
+        "torch.export.load({path!r}).module()",
     ),
-    "onnx": ExportFormat(".onnx", _write_onnx, _run_onnx, "onnxruntime.InferenceSession({path!r})"),
+    "sparse": ExportFormat(
+        ".safetensors",
+        lambda model, path, example: export.save(model, path),
+        _run_sparse,
+        "model.load_state_dict(flipout.export.load({path!r}))",
+    ),
+    "onnx": ExportFormat(
+        ".onnx",
+        lambda model, path, example: export.to_onnx(export.compact(model, example), path, example),
+        lambda model, path, images: run_session(open_session(path), (images,))[0],
+        "onnxruntime.InferenceSession({path!r})",
+    ),
 }
 
 
@@ -99,23 +89,17 @@ def export_run(folder: Path, to: str, out: Path) -> tuple[Path, Table]:
         raise LabError(
             f"{folder} could not be exported: the outputs of the file differ from those of the network ({difference})"
         )
-    table = Table(show_header=False)
-    table.add_column()
-    table.add_column(overflow="fold")  # users copy from it, so nothing may be cut off
     sizes = (folder / MODEL).stat().st_size, path.stat().st_size
-    for name, value in (
+    difference = f"{largest_difference(expected, found):.3g}"
+    rows = [
         ("file", str(path)),
         ("size", format_bytes(sizes[1])),
         ("size of the run's model file", f"{format_bytes(sizes[0])}, {sizes[0] / sizes[1]:.1f} times as large"),
-        (
-            "largest difference",
-            f"{largest_difference(expected, found):.3g}, in outputs for {len(images)} random images",
-        ),
+        ("largest difference", f"{difference}, in outputs for {len(images)} random images"),
         ("same predictions", f"{int((expected.argmax(1) == found.argmax(1)).sum())} of {len(images)}"),
         ("to load it", target.loading.format(path=str(path))),
-    ):
-        table.add_row(name, Text(value))
-    return path, table
+    ]
+    return path, Table("", (), rows, texts=(0, 1))
 
 
 def load_with_images(folder: Path) -> tuple[nn.Module, Tensor]:

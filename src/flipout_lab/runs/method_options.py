@@ -1,4 +1,9 @@
-"""The options of a method in recipes, grids and on the command line, read from the record of the method."""
+"""Methods by name, and their options.
+
+A `MethodOption` is the one form of an option. It is read from the constructor of the method. The field of the settings
+follows from it (`settings.py`), from that field the option of the command line (`cli/application.py`), and `argument`
+names the argument of the constructor that takes the value (`pruning.py`).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,15 @@ from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BeforeValidator, Field, PydanticSchemaGenerationError, TypeAdapter
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PydanticSchemaGenerationError,
+    TypeAdapter,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+from pydantic.fields import FieldInfo
 
 from flipout import METHODS, FlipOut, Geometric, GradientNoise, Method, Pruner, Revival
 from flipout.granularity import as_granularity
@@ -19,9 +32,71 @@ from flipout.methods.registry import PALETTE, argument_texts
 from ..errors import LabError, unknown
 from ..plugins import find_class
 
+NONE = "none"
+"""How None is written in recipes, grids, on the command line and in stored settings."""
+
+REQUIRED = inspect.Parameter.empty
+"""The default of an option that must be given."""
+
+LARGEST_FLOAT = 1e30
+"""Larger numbers overflow in float32."""
+
+LARGEST_INT = 2**63 - 1
+
+AtLeastOne = Annotated[int, Field(ge=1, le=1_000_000)]
+NotNegative = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Steps = Annotated[str, Field(pattern=r"^\d+ steps$")]
+
+
+@dataclass(frozen=True)
+class MethodOption:
+    """One option of a method, as the lab offers it."""
+
+    key: str
+    annotation: Any
+    default: Any
+    about: str
+    argument: str = ""
+    """The argument of the constructor that takes it as it is; empty where the lab makes something of it."""
+    own: bool = False
+    """Whether it belongs to this method only."""
+    in_epochs: bool = False
+    """Whether it is given in epochs, where the constructor counts steps."""
+    default_text: str = ""
+    """The default for a reader, where the value alone does not tell."""
+
+    @property
+    def shown_default(self) -> str:
+        """The default in a help text."""
+        return self.default_text or shown(self.default)
+
+    def field(self) -> tuple[Any, FieldInfo]:
+        """The type and the field of the settings that hold this option."""
+        panel = "This method only" if self.own else "Pruning"
+        default = ... if self.default is REQUIRED else self.default
+        extra: dict[str, Any] = {"panel": panel, "default": self.default_text}
+        checked: Any = (self.annotation, WrapValidator(self._validate))
+        return Annotated[checked], Field(default, alias=self.key, description=self.about, json_schema_extra=extra)
+
+    def _validate(self, value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+        """Read a value from text, and refuse NaN, infinity and huge numbers, unless one of them is the default."""
+        value = read_text(self.annotation, value)
+        if self.in_epochs and accepts_none(self.annotation) and str(value).startswith("-"):
+            value = None
+        if value == self.default:
+            return self.default
+        value = validate(value)
+        for each in value if isinstance(value, (list, tuple, set)) else (value,):
+            if isinstance(each, float) and not abs(each) <= LARGEST_FLOAT:
+                raise ValueError(f"give a finite number of at most {LARGEST_FLOAT:g}")
+            if isinstance(each, int) and abs(each) > LARGEST_INT:
+                raise ValueError("give a number of at most 2^63 - 1")
+        return value
+
 
 def find_method(name: str) -> Method:
-    """Return the record of a method. An unknown name is an error that suggests the nearest."""
+    """Return the record of a method: a registered one, or a class of the user as `module:Class`."""
     if ":" not in name:
         if name not in METHODS:
             raise unknown("method", name, [*METHODS, "module:Class"])
@@ -63,76 +138,6 @@ def method_colour(name: str) -> str:
     return PALETTE[hashlib.sha256(name.encode()).digest()[0] % len(PALETTE)] if record is None else record.colour
 
 
-NONE = "none"
-"""How None is written in recipes, grids, on the command line and in stored settings."""
-
-REQUIRED = inspect.Parameter.empty
-"""The default of an option that must be given."""
-
-IN_STEPS = object()
-"""The default of an option in epochs whose constructor counts a number of steps: the length of an epoch varies."""
-
-LARGEST_FLOAT = 1e30
-"""Larger numbers overflow in float32."""
-
-LARGEST_INT = 2**63 - 1
-
-AtLeastOne = Annotated[int, Field(ge=1, le=1_000_000)]
-NotNegative = Annotated[float, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
-GranularityText = Annotated[str, BeforeValidator(lambda value: str(as_granularity(value)))]
-
-
-@dataclass(frozen=True)
-class MethodOption:
-    """One option of a method, as the lab offers it."""
-
-    key: str
-    annotation: Any
-    default: Any
-    about: str
-    own: bool = False
-    """Whether it belongs to this method only."""
-    argument: str = ""
-    """The argument of the constructor that takes it as it is; empty where the lab makes something of it."""
-    in_epochs: bool = False
-    """Whether it is given in epochs, where the constructor counts steps."""
-    default_text: str = ""
-    """The default for a reader, where the value alone does not tell."""
-
-    @property
-    def has_default(self) -> bool:
-        """Whether there is a default that can be given as a value."""
-        return self.default is not REQUIRED and self.default is not IN_STEPS
-
-    @property
-    def shown_default(self) -> str:
-        """The default in a help text."""
-        return self.default_text or shown(self.default)
-
-    def read(self, value: Any) -> Any:
-        """Return a value of the right type; raise pydantic's ValidationError for any other.
-
-        A number that is too large to compute with raises an OverflowError.
-        """
-        value = adapter(self.annotation).validate_python(read_text(self.annotation, value))
-        _check_size(value, self.default)
-        if self.in_epochs and value is not None and value < 0:
-            return None
-        return value
-
-
-def _check_size(value: Any, default: Any) -> None:
-    """Refuse NaN, infinity and huge numbers, unless the default of the option is one."""
-    if isinstance(value, (list, tuple, set)):
-        for each in value:
-            _check_size(each, default)
-    elif isinstance(value, float) and not abs(value) <= LARGEST_FLOAT and value != default:
-        raise OverflowError(f"give a finite number of at most {LARGEST_FLOAT:g}")
-    elif isinstance(value, int) and abs(value) > LARGEST_INT:
-        raise OverflowError("give a number of at most 2^63 - 1")
-
-
 @cache
 def options_of(record: Method) -> dict[str, MethodOption]:
     """Return every option that the lab offers for a method, by key: when to prune, common ones, its own."""
@@ -149,139 +154,51 @@ def _schedule_options(record: Method) -> list[MethodOption]:
     if not record.takes_schedule:
         return []
     window: Any = next(field.default for field in fields(Geometric) if field.name == "window")
-    start, end = window
+    usual = "100, or fewer in a short run"
     return [
         MethodOption("schedule", Literal["default", "paper", "cubic", "one-shot"], "default", "when to prune"),
-        MethodOption(
-            "prunings", AtLeastOne | None, None, "number of prunings", default_text="100, or fewer in a short run"
-        ),
-        MethodOption("start", Share, start, "share of training at which pruning starts"),
-        MethodOption("end", Share, end, "share of training at which the last pruning happens"),
+        MethodOption("prunings", AtLeastOne | None, None, "number of prunings", default_text=usual),
+        MethodOption("start", Share, window[0], "share of training at which pruning starts"),
+        MethodOption("end", Share, window[1], "share of training at which the last pruning happens"),
     ]
+
+
+COMMON: dict[str, tuple[Any, str]] = {
+    "scope": (Literal["global", "layer"], "rank weights over the whole network, or in each layer"),
+    "floor": (Annotated[int | float, Field(ge=0)], "number or share of its weights that every layer keeps"),
+    "granularity": (
+        Annotated[str, BeforeValidator(lambda value: str(as_granularity(value)))],
+        "unit to prune: weight, kernel, channel, 16x1, 2:4",
+    ),
+    "reduce": (Literal["mean", "sum", "norm"], "how the scores of the weights of a unit become one"),
+    "dead_first": (bool, "prune weights on no live path from the input to the output first"),
+}
+"""Options of every pruner that are passed on as they are: their types and texts."""
 
 
 def _common_options(record: Method) -> list[MethodOption]:
-    options = [
-        MethodOption(
-            "scope",
-            Literal["global", "layer"],
-            _default(record, "scope"),
-            "rank weights over the whole network, or in each layer",
-            argument="scope",
-        ),
-        MethodOption(
-            "floor",
-            Annotated[int | float, Field(ge=0)],
-            _default(record, "floor"),
-            "number or share of its weights that every layer keeps",
-            argument="floor",
-        ),
-        MethodOption(
-            "granularity",
-            GranularityText,
-            _default(record, "granularity"),
-            "unit to prune: weight, kernel, channel, 16x1, 2:4",
-            argument="granularity",
-        ),
-        MethodOption(
-            "reduce",
-            Literal["mean", "sum", "norm"],
-            _default(record, "reduce"),
-            "how the scores of the weights of a unit become one",
-            argument="reduce",
-        ),
-        MethodOption(
-            "dead_first",
-            bool,
-            _default(record, "dead_first"),
-            "prune weights on no live path from the input to the output first",
-            argument="dead_first",
-        ),
-    ]
-    noise, relative_to = _default(record, "noise"), inspect.signature(GradientNoise).parameters["relative_to"].default
-    if isinstance(noise, GradientNoise):
-        relative_to = noise.relative_to
-        noise = noise.scale
-    options += [
-        MethodOption("noise", NotNegative | None, noise, "scale of the gradient noise, the paper's lambda"),
-        MethodOption("relative_to", Literal["gradient", "weight"], relative_to, "what the noise is relative to"),
-    ]
     offered = [
-        option for option in options if ("noise" if option.key == "relative_to" else option.key) in record.common
+        MethodOption(key, kind, _default(record, key), about, argument=key)
+        for key, (kind, about) in COMMON.items()
+        if key in record.common
     ]
-    return [*offered, *_revival_options(record)]
-
-
-def _revival_options(record: Method) -> list[MethodOption]:
-    """Whether pruned weights may come back, and an option for each setting of `Revival`."""
-    if "revival" not in record.common:
-        return []
-    default = _default(record, "revival")
-    settings = default if isinstance(default, Revival) else Revival()
-    texts = argument_texts(Revival)
-    whether = MethodOption("revival", bool, bool(default), "let pruned weights keep learning and come back")
-    hints = get_type_hints(Revival)
-    return [
-        whether,
-        *(
-            MethodOption(f"revival_{field.name}", hints[field.name], getattr(settings, field.name), texts[field.name])
-            for field in fields(Revival)
-        ),
-    ]
-
-
-def _loop_options(record: Method) -> list[MethodOption]:
-    """Options for what a method needs from the training loop, and the criterion that takes the place of FlipOut's."""
-    options = []
-    if issubclass(record.cls, FlipOut):
-        about = "score weights by this module:function instead"
-        options.append(MethodOption("criterion", str | None, None, about, own=True, default_text="flip saliency"))
-    if record.needs.batches:
-        about = "batches of training data to compute scores from"
-        options.append(MethodOption("batches", AtLeastOne, record.needs.batches, about, own=True))
-    if share := record.needs.further_epochs:
-        about = "epochs after the pruning, as a share of --epochs"
-        options.append(
-            MethodOption(
-                "fine_tune", Annotated[float, Field(ge=0, le=1000)], share, about, own=True, default_text=f"{share:.3g}"
-            )
-        )
-    return options
-
-
-def _own_options(record: Method) -> list[MethodOption]:
-    options = []
-    for option in record.options.values():
-        annotation, default, text = option.annotation, option.default, ""
-        if annotation is Any and default is not None and default is not REQUIRED:
-            annotation = type(default)
-        in_epochs = InSteps in get_args(annotation)[1:]
-        if in_epochs:
-            annotation = float | None if accepts_none(annotation) else NotNegative
-            if default is not REQUIRED and default:
-                default, text = IN_STEPS, f"{default} steps"
-        try:
-            adapter(annotation)
-        except PydanticSchemaGenerationError:
-            if default is REQUIRED:
-                raise LabError(
-                    f"{record.name} needs the argument {option.name} of type {annotation}, which cannot be written as "
-                    "text; give it a default value to use the method in the lab"
-                ) from None
-            continue  # such as a function: to be set in Python only
-        options.append(
-            MethodOption(
-                option.key,
-                annotation,
-                float(default) if in_epochs and default == 0 else default,
-                (option.about.rstrip(".") + (" (in epochs)" if in_epochs else "")).strip(),
-                own=True,
-                argument=option.name,
-                in_epochs=in_epochs,
-                default_text=text,
-            )
-        )
-    return options
+    if "noise" in record.common:
+        noise = _default(record, "noise")
+        usual = noise if isinstance(noise, GradientNoise) else GradientNoise(0.0 if noise is None else noise)
+        scale, relative_to = None if noise is None else usual.scale, usual.relative_to
+        offered += [
+            MethodOption("noise", NotNegative | None, scale, "scale of the gradient noise, the paper's lambda"),
+            MethodOption("relative_to", Literal["gradient", "weight"], relative_to, "what the noise is relative to"),
+        ]
+    if "revival" in record.common:
+        default, texts, hints = _default(record, "revival"), argument_texts(Revival), get_type_hints(Revival)
+        usual_revival = default if isinstance(default, Revival) else Revival()
+        offered.append(MethodOption("revival", bool, bool(default), "let pruned weights keep learning and come back"))
+        offered += [
+            MethodOption(f"revival_{name}", hints[name], getattr(usual_revival, name), texts[name])
+            for name in (field.name for field in fields(Revival))
+        ]
+    return offered
 
 
 def _default(record: Method, name: str) -> Any:
@@ -290,17 +207,50 @@ def _default(record: Method, name: str) -> Any:
     return parameter.default
 
 
-@cache
-def _cached_adapter(annotation: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(annotation)
+def takes_criterion(record: Method) -> bool:
+    """Whether a criterion of the user can take the place of the method's own."""
+    return issubclass(record.cls, FlipOut)
 
 
-def adapter(annotation: Any) -> TypeAdapter[Any]:
-    """Return what validates values of a type."""
-    try:
-        return _cached_adapter(annotation)
-    except TypeError:  # an annotation that cannot be hashed
-        return TypeAdapter(annotation)
+def _loop_options(record: Method) -> list[MethodOption]:
+    """Options for what a method needs from the training loop, and the criterion that takes the place of its own."""
+    options = []
+    if takes_criterion(record):
+        about = "score weights by this module:function instead"
+        options.append(MethodOption("criterion", str | None, None, about, own=True, default_text="flip saliency"))
+    if record.needs.batches:
+        about = "batches of training data to compute scores from"
+        options.append(MethodOption("batches", AtLeastOne, record.needs.batches, about, own=True))
+    if share := record.needs.further_epochs:
+        kind, about = Annotated[float, Field(ge=0, le=1000)], "epochs after the pruning, as a share of --epochs"
+        options.append(MethodOption("fine_tune", kind, share, about, own=True, default_text=f"{share:.3g}"))
+    return options
+
+
+def _own_options(record: Method) -> list[MethodOption]:
+    options = []
+    for option in record.options.values():
+        kind, default, about = option.annotation, option.default, option.about.rstrip(".")
+        if kind is Any and default is not None and default is not REQUIRED:
+            kind = type(default)
+        if in_epochs := InSteps in get_args(kind)[1:]:
+            kind = float | Steps | None if accepts_none(kind) else NotNegative | Steps
+            about = f"{about} (in epochs)".strip()
+            if isinstance(default, int):
+                default = f"{default} steps" if default else 0.0  # the length of an epoch varies
+        if option.name == "p" and takes_criterion(record):
+            kind = kind | None  # none: that of the user's criterion
+        try:
+            TypeAdapter(kind)
+        except PydanticSchemaGenerationError:
+            if default is REQUIRED:
+                raise LabError(
+                    f"{record.name} needs the argument {option.name} of type {kind}, which cannot be written as text; "
+                    "give it a default value to use the method in the lab"
+                ) from None
+            continue  # such as a function: to be set in Python only
+        options.append(MethodOption(option.key, kind, default, about, option.name, own=True, in_epochs=in_epochs))
+    return options
 
 
 def read_text(annotation: Any, value: Any) -> Any:
@@ -322,7 +272,7 @@ def accepts_none(annotation: Any) -> bool:
 def alternatives(annotation: Any) -> tuple[Any, ...]:
     """Return the types of a union, without their metadata; any other type is the only one."""
     if get_origin(annotation) is Annotated:
-        return alternatives(get_args(annotation)[0])
+        return () if annotation == Steps else alternatives(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
         return tuple(kind for part in get_args(annotation) for kind in alternatives(part))
     return (annotation,)

@@ -1,4 +1,4 @@
-"""From the settings of a run to its pruner and its learning rate."""
+"""What a run knows of its pruner: how it is made from the settings, how it acts on training, and what is measured."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,8 @@ from ..plugins import find_function
 from .settings import Settings, validated
 
 COMPILE = {"auto": "auto", "yes": True, "no": False}
+WITHOUT_EFFECT = {"seed", "threads", "device", "amp", "aim", "init", "width", "floor"}
+"""Settings that do not decide whether the options of a method are valid, and one that needs the real network."""
 
 
 def attach(
@@ -45,7 +47,7 @@ def attach(
             arguments["batches"] = list(batches(settings.option("batches")))
             arguments["loss_fn"] = nn.functional.cross_entropy
         if (criterion := settings.option("criterion")) is not None:
-            return _with_criterion(criterion, settings, model, optimizer, steps, arguments)
+            return flipout.Pruner(model, optimizer, **_with_criterion(criterion, settings, steps, arguments))
         if "steps" in record.parameters:
             arguments["steps"] = steps
         pruner = record(model, optimizer, **arguments)
@@ -54,29 +56,6 @@ def attach(
     if record.needs.penalty and not callable(getattr(pruner, "penalty", None)):
         raise LabError(f"{settings.method} declares LoopNeeds(penalty=True) but has no method penalty()")
     return pruner
-
-
-def _with_criterion(
-    name: str,
-    settings: Settings,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    steps: int,
-    arguments: dict[str, Any],
-) -> flipout.Pruner:
-    """The method's schedule, noise, horizon and revival with a user's criterion, which takes `p` where it was given."""
-    arguments = {"noise": settings.option("noise"), "revival": revival(settings)} | arguments
-    criterion = find_function(name)
-    if "p" in arguments:
-        if "p" not in inspect.signature(criterion).parameters:
-            raise LabError(f"the criterion {name} takes no p; leave --p out, or add an argument p to the function")
-        criterion = partial(criterion, p=arguments.pop("p"))
-    arguments.pop("horizon", None)
-    if (horizon := settings.option("horizon")) is not None:
-        arguments["statistics"] = {"flips": partial(Flips, horizon=horizon)}
-    arguments.setdefault("schedule", flipout.Geometric(arguments["sparsity"], steps))
-    del arguments["sparsity"]  # the schedule has it
-    return flipout.Pruner(model, optimizer, criterion=criterion, **arguments)
 
 
 def _arguments(settings: Settings, steps: int, steps_per_epoch: int) -> dict[str, Any]:
@@ -94,23 +73,38 @@ def _arguments(settings: Settings, steps: int, steps_per_epoch: int) -> dict[str
             None if scale is None else flipout.GradientNoise(scale, settings.option("relative_to"), settings.seed)
         )
     if any(key.startswith("revival") for key in given):
-        arguments["revival"] = revival(settings)
+        arguments["revival"] = _revival(settings)
     if record.needs.further_epochs:
         arguments["fine_tune"] = 1 - settings.epochs / settings.total_epochs
     for key, option in settings.method_options.items():
         if option.argument and key in given:
             value = given[key]
-            in_steps = option.in_epochs and value is not None
-            arguments[option.argument] = round(value * steps_per_epoch) if in_steps else value
+            if option.in_epochs and value is not None:
+                value = int(value.split()[0]) if isinstance(value, str) else round(value * steps_per_epoch)
+            arguments[option.argument] = value
     return arguments
 
 
-def revival(settings: Settings) -> flipout.Revival | None:
-    """Return whether and how pruned weights may come back."""
+def _with_criterion(name: str, settings: Settings, steps: int, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a pruner with the method's schedule, noise, horizon and second chances, and the user's score."""
+    arguments = {"noise": settings.option("noise"), "revival": _revival(settings)} | arguments
+    criterion = find_function(name)
+    if (p := arguments.pop("p", None)) is not None:
+        if "p" not in inspect.signature(criterion).parameters:
+            raise LabError(f"the criterion {name} takes no p; leave --p out, or add an argument p to the function")
+        criterion = partial(criterion, p=p)
+    arguments.pop("horizon", None)
+    if (horizon := settings.option("horizon")) is not None:
+        arguments["statistics"] = {"flips": partial(Flips, horizon=horizon)}
+    arguments.setdefault("schedule", flipout.Geometric(arguments["sparsity"], steps))
+    del arguments["sparsity"]  # the schedule has it
+    return {"criterion": criterion, **arguments}
+
+
+def _revival(settings: Settings) -> flipout.Revival | None:
     if not settings.option("revival"):
         return None
-    names = [field.name for field in fields(flipout.Revival)]
-    return flipout.Revival(**{name: settings.option(f"revival_{name}") for name in names})
+    return flipout.Revival(**{f.name: settings.option(f"revival_{f.name}") for f in fields(flipout.Revival)})
 
 
 def schedule(settings: Settings, steps: int, steps_per_epoch: int) -> Schedule:
@@ -156,74 +150,53 @@ def learning_rate(settings: Settings, pruner: flipout.Pruner, step: int, steps_p
     return settings.learning_rate * settings.decay**passed
 
 
-class Shrinker:
-    """Shrinks the network of a run after prunings.
+def shrinking(settings: Settings, pruner: flipout.Pruner) -> Callable[[Tensor], None]:
+    """Return a function of the images of a step that shrinks the network after it, where that saves time.
 
-    A run without pruning, with the aim test, or of a method that needs the whole network goes on without. So does a
-    run of a network that cannot be shrunk, with a `NotShrunkWarning`. A method that adds a penalty to the loss is
-    shrunk after its last pruning: the penalty does not reach weights that are removed.
+    It does nothing in a run with the aim test, or of a method that needs the whole network. A method that adds a
+    penalty to the loss is shrunk after its last pruning: the penalty does not reach weights that are removed.
     """
+    if not settings.shrink or settings.aim or pruner.needs_whole_network:
+        return lambda images: None
+    has_penalty = settings.record.needs.penalty
 
-    def __init__(self, settings: Settings, pruner: flipout.Pruner) -> None:
-        self._pruner = pruner
-        self._wanted = settings.shrink and not settings.aim and not pruner.needs_whole_network
-        self._has_penalty = settings.record.needs.penalty
+    def after_step(images: Tensor) -> None:
+        if (pruner.finished or not has_penalty) and pruner.worth_shrinking:
+            pruner.shrink(images)
 
-    def after_step(self, images: Tensor) -> None:
-        """Shrink the network, if that saves time."""
-        if not self._wanted or (self._has_penalty and not self._pruner.finished):
-            return
-        if self._pruner.worth_shrinking:
-            self._pruner.shrink(images)
-
-    def record(self) -> list[dict[str, Any]]:
-        """The shrinks so far, as plain data."""
-        return [shrink._asdict() for shrink in self._pruner.shrinks]
+    return after_step
 
 
-if TYPE_CHECKING:
-    from .training import Run
-
-
-def result_of(run: Run) -> dict[str, Any]:
-    """Return the result of a finished run. The accuracy is that of the last epoch."""
-    settings, pruner, last = run.settings, run.pruner, run.metrics[-1]
-    summary = pruner.summary(torch.zeros(1, *run.data.shape, device=run.device))
+def measure_epoch(pruner: flipout.Pruner) -> dict[str, Any]:
+    """Return what the line of an epoch in `metrics.jsonl` says of the pruner."""
+    flips = pruner.statistics.get("flips")
     return {
-        "method": settings.method,
-        "data": settings.data,
-        "model": settings.model,
-        "seed": settings.seed,
-        "epochs": settings.total_epochs,
+        "sparsity": pruner.sparsity,
+        "nonzero": pruner.nonzero,
+        "flips": None if flips is None else sum(int(count.sum()) for count in flips.values()),
+    }
+
+
+def measure_result(pruner: flipout.Pruner, model: nn.Module, image: Tensor) -> dict[str, Any]:
+    """Return what `result.json` says of the pruner and its network, given an example of an image."""
+    summary = pruner.summary(image)
+    counted = count_multiply_adds(evaluation_copy(model), (image,))
+    return {
         "sparsity": pruner.sparsity,
         "nonzero": pruner.nonzero,
         "prunable": pruner.prunable,
         "effective": summary.effective,
         "effective_sparsity": 1 - summary.effective / summary.weights if summary.effective is not None else None,
-        "multiply_adds": multiply_adds(run),
-        "test_accuracy": last["test_accuracy"],
-        "validation_accuracy": last["validation_accuracy"],
-        "accuracy_of": "last epoch",
-        "loss": last["loss"],
+        "multiply_adds": {"dense": counted.dense, "nonzero": counted.nonzero},
         "dead_layers": [layer.name for layer in summary.layers if layer.weights and not layer.kept],
         "layers": {layer.name: {"weights": layer.weights, "kept": layer.kept} for layer in summary.layers},
         "prunings": [{"step": e.step, "nonzero": e.nonzero, "kept": e.kept} for e in pruner.events],
-        "flips": flip_histogram(pruner),
-        "aim": None if run.aim is None else shots(run.aim),
-        "shrinks": run.shrinker.record(),
-        "computed": last["computed"],
-        "seconds": round(run.seconds, 3),
+        "flips": _flip_histogram(pruner),
+        "shrinks": [shrink._asdict() for shrink in pruner.shrinks],
     }
 
 
-def multiply_adds(run: Run) -> dict[str, int]:
-    """Count the multiply-adds of one image: all of them, and those that do not use a zero weight."""
-    image = torch.zeros(1, *run.data.shape, device=run.device)
-    counted = count_multiply_adds(evaluation_copy(run.model), (image,))
-    return {"dense": counted.dense, "nonzero": counted.nonzero}
-
-
-def flip_histogram(pruner: flipout.Pruner) -> dict[str, dict[str, list[int]]] | None:
+def _flip_histogram(pruner: flipout.Pruner) -> dict[str, dict[str, list[int]]] | None:
     """Count for each layer how many weights, kept and pruned, flipped 0, 1 to 2, 3 to 6, 7 to 14, ... times."""
     if (flips := pruner.statistics.get("flips")) is None:
         return None
@@ -237,31 +210,17 @@ def flip_histogram(pruner: flipout.Pruner) -> dict[str, dict[str, list[int]]] | 
     return histogram
 
 
-def shots(aim: flipout.AimTest) -> dict[str, int]:
-    """Return the total over-shoots and under-shoots of zero, counted by the aim test."""
-    counts = {"over_shoots": aim.over_shoots, "under_shoots": aim.under_shoots}
-    return {kind: sum(int(count.sum()) for count in of.values()) for kind, of in counts.items()}
-
-
-WITHOUT_EFFECT = ("seed", "threads", "device", "amp", "aim", "init", "width")
-"""Settings that do not decide whether the options of a method are valid."""
-
-LAYER = 64
-"""The side of the only layer of the network that options are tried on."""
-
-
 def check_method_options(settings: Settings) -> None:
-    """Attach a method of flipout to a tiny network with the steps of the run. Invalid options are a LabError.
+    """Attach a method of flipout to a tiny network with the steps of the run. Invalid options are an error.
 
     A method of the user is not tried: its constructor may need the real network. Options that depend on the size of
     the network (`floor`, and a sparsity that leaves hardly a weight) are checked when the run starts.
     """
     if ":" in settings.method or not settings.record.cls.__module__.startswith("flipout."):
         return
-    values = {key: value for key, value in settings.as_dict().items() if key not in (*WITHOUT_EFFECT, "floor")}
-    if settings.sparsity is not None:
-        pattern = as_granularity(settings.option("granularity") or "weight").kind == "pattern"
-        values["sparsity"] = settings.sparsity if pattern else min(settings.sparsity, 0.5)
+    values = {key: value for key, value in settings.as_dict().items() if key not in WITHOUT_EFFECT}
+    if settings.sparsity is not None and as_granularity(settings.option("granularity") or "weight").kind != "pattern":
+        values["sparsity"] = min(settings.sparsity, 0.5)
     _try_options(json.dumps({**values, "compile": "no"}))
 
 
@@ -270,16 +229,15 @@ def _try_options(content: str) -> None:
     settings = validated(json.loads(content), stored=True)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the run itself warns
-        model = nn.Linear(LAYER, LAYER)
-        batch = torch.zeros(2, LAYER), torch.zeros(2, dtype=torch.long)
-        attach(settings, model, make_optimizer(settings, model), _steps_per_epoch(settings), lambda _: [batch]).remove()
+        model = nn.Linear(64, 64)
+        batch = torch.zeros(2, 64), torch.zeros(2, dtype=torch.long)
+        # The size of other data is not known before it is read.
+        steps = steps_per_epoch(settings, DATA[settings.data].train) if settings.data in DATA else 1_000_000
+        attach(settings, model, make_optimizer(settings, model), steps, lambda _: [batch]).remove()
 
 
-def _steps_per_epoch(settings: Settings) -> int:
-    """The steps of an epoch; many if the size of the data set is not known before it is read."""
-    if settings.data not in DATA:
-        return 1_000_000
-    images = DATA[settings.data].train
+def steps_per_epoch(settings: Settings, images: int) -> int:
+    """Return the steps of an epoch, given the number of training images."""
     if settings.validate_:
         images -= validation_size(settings.data, images)
     return math.ceil(images / settings.batch_size)

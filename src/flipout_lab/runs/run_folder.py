@@ -7,9 +7,10 @@ import io
 import json
 import pickle
 import platform
+import shutil
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,12 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     except (ValueError, OSError, RecursionError) as error:
         raise LabError(f"{path} is damaged ({error}); {advice}") from error
     return lines
+
+
+def accuracy_in(measured: Mapping[str, Any]) -> float:
+    """Return the accuracy of a result or of an epoch, on test data or else on validation data."""
+    test = measured["test_accuracy"]
+    return float(measured["validation_accuracy"] if test is None else test)
 
 
 def read_settings(folder: Path) -> Settings:
@@ -220,9 +227,18 @@ def load_checkpoint(folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def checkpoint_sizes(folder: Path) -> list[int]:
-    """Return the size of every checkpoint in bytes."""
-    return [path.stat().st_size for path in _checkpoints(folder)]
+def check_disk(folder: Path, model: nn.Module) -> None:
+    """Refuse to start where the checkpoints of a new run will not fit.
+
+    A checkpoint holds the weights, up to two moments of each, masks and statistics. There are up to three.
+    """
+    weights = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
+    needed, free = 12 * weights + (1 << 20), shutil.disk_usage(folder).free
+    if free < needed and not _checkpoints(folder / CHECKPOINTS):
+        raise LabError(
+            f"the disk of {folder} has {free >> 20:,} MiB left, and checkpoints may take {needed >> 20:,} MiB: "
+            "free some space, or choose another --out"
+        )
 
 
 def remove_checkpoints(folder: Path) -> None:

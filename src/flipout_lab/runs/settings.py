@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, create_model, model_validator
 from pydantic.fields import FieldInfo
-from pydantic_core import to_jsonable_python
 
 from flipout import Method
 
@@ -23,7 +23,6 @@ from .method_options import (
     LARGEST_FLOAT,
     LARGEST_INT,
     NONE,
-    REQUIRED,
     MethodOption,
     accepts_none,
     all_option_keys,
@@ -32,6 +31,9 @@ from .method_options import (
     options_of,
     read_text,
 )
+
+OPTION = "option_"
+"""Of the names of fields that are options of a method, which may have any name."""
 
 RESERVED = frozenset({"help", "mlflow", "name", "out", "quiet", "recipe", "tensorboard", "variants", "wandb"})
 """Keys of grids and options of commands that are not settings."""
@@ -54,10 +56,9 @@ def _setting(panel: Panel, default: Any, about: str, **constraints: Any) -> Any:
 
 
 class Settings(BaseModel):
-    """The settings of a run. The options of its method are extra keys, which the record of the method declares.
-
-    Read an option with `option(key)`. An option that is given with the default value of the method is the same as one
-    that is not given, so that equal runs have equal settings.
+    """The settings of a run, without the options of its method. Those of a method are fields of a subclass, which
+    `make_settings` chooses; read one with `option(key)`. An option that is given with the default value of the method
+    is the same as one that is not given, so that equal runs have equal settings.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", populate_by_name=True, allow_inf_nan=False)
@@ -102,36 +103,42 @@ class Settings(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_plain_data(cls, values: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        """Fill in the data set, read "none" and lists from text, and validate the options of the method.
+    def _read_plain_data(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Fill in the data set, and read "none" and lists from text.
 
         Null stands for "not given", except in a setting that can be None.
         """
-        known = {key: field for name, field in cls.model_fields.items() for key in (name, field.alias or name)}
-        base, options = dict[str, Any](), dict[str, Any]()
+        read = dict[str, Any]()
         for key, value in values.items():
-            if key not in known:
-                options[key] = value
-            elif value is not None or accepts_none(known[key].annotation):
-                base[key] = read_text(known[key].annotation, value)
-        if not base.get("data"):
-            usual = MODELS.get(base.get("model", "mlp"))
-            base["data"] = usual.data if usual else "digits"
-        name = base.get("method", cls.model_fields["method"].default)
-        if not isinstance(name, str):
-            return base  # an error, which the validation of the field reports
-        return {**base, **_read_options(cls, name, options, stored=_is_stored(info))}
+            setting = Settings.model_fields.get(key) or fields().get(key)
+            if setting is not None and (value is not None or accepts_none(setting.annotation)):
+                read[key] = read_text(setting.annotation, value)
+            elif setting is None and value is not None:
+                read[key] = value
+        if not read.get("data"):
+            usual = MODELS.get(read.get("model", "mlp"))
+            read["data"] = usual.data if usual else "digits"
+        if "criterion" in read and OPTION + "p" in cls.model_fields:
+            read.setdefault("p", NONE)  # a criterion of the user has its own default
+        return read
 
     @model_validator(mode="after")
     def _check(self, info: ValidationInfo) -> Settings:
         if ":" not in self.model and self.model not in MODELS:
             raise unknown("model", self.model, [*MODELS, "torchvision:NAME", "timm:NAME", "module:function"])
-        if _is_stored(info):
+        if (info.context or {}).get("stored"):
             return self
         if self.data not in DATA and ":" not in self.data and find_image_folder(self.data) is None:
             raise unknown("data set", self.data, [*DATA, "a folder", "module:function"])
         if self.sparsity is None and self.record.needs_sparsity:
             raise LabError(f"{self.method} needs a sparsity: give --sparsity a number")
+        given = self.given_options
+        if given.get("schedule") == "paper" and given.keys() & {"prunings", "start", "end"}:
+            raise LabError("the paper's schedule has no --prunings, --start and --end; use --schedule default")
+        if not self.option("revival") and (own := [key for key in given if key.startswith("revival_")]):
+            raise LabError(f"{self.method} prunes for good here; give --revival along with {flag(own[0])}")
+        if "relative_to" in given and self.option("noise") is None:
+            raise LabError(f"{self.method} adds no noise by default; give --noise along with --relative-to")
         return self
 
     @property
@@ -147,46 +154,36 @@ class Settings(BaseModel):
 
     @property
     def given_options(self) -> dict[str, Any]:
-        """The options of the method that are not at their default."""
-        return dict(self.model_extra or {})
+        """The options of the method that are not at their default, and what only the run of an earlier version has."""
+        options = {key: field for key, field in fields(type(self)).items() if OPTION + key in type(self).model_fields}
+        given = {key: self.option(key) for key, field in options.items() if self.option(key) != field.default}
+        return given | (self.model_extra or {})
 
     def option(self, key: str) -> Any:
-        """Return the value of an option of the method: the given one, or else the default of the method.
-
-        None where the method has no such option.
-        """
-        if key in self.given_options:
-            return self.given_options[key]
-        offered = self.method_options.get(key)
-        return offered.default if offered is not None and offered.has_default else None
+        """Return the value of an option of the method; None where the method has no such option."""
+        return getattr(self, OPTION + key, (self.model_extra or {}).get(key))
 
     @property
     def total_epochs(self) -> int:
         """All epochs, including those that the method trains after its pruning (`--fine-tune`)."""
-        record = find_method_or_none(self.method)
-        if record is None or not record.needs.further_epochs:
-            return self.epochs
-        share: float = self.option("fine_tune")
-        return self.epochs + round(self.epochs * share)
+        return self.epochs + round(self.epochs * (self.option("fine_tune") or 0))
 
     def base(self) -> dict[str, Any]:
         """Return all settings but the options of the method, as plain data."""
-        return self.model_dump(mode="json", by_alias=True, include=set(type(self).model_fields))
+        return {key: value for key, value in self.as_dict().items() if key in fields()}
 
     def as_dict(self) -> dict[str, Any]:
         """Return all settings with their values as plain data, under the keys of recipes and the command line."""
-        defaults = {key: option.default for key, option in self.method_options.items() if option.has_default}
-        return {**self.base(), **to_jsonable_python(defaults), **self._plain_options()}
+        return self._plain_data(exclude_defaults=False)
 
     def non_defaults(self) -> dict[str, Any]:
         """Return the settings that are not at their default, as plain data: what identifies a run."""
-        base = self.model_dump(mode="json", by_alias=True, include=set(type(self).model_fields), exclude_defaults=True)
-        return {**base, **self._plain_options()}
+        return self._plain_data(exclude_defaults=True)
 
-    def _plain_options(self) -> dict[str, Any]:
-        given = {key: NONE if value is None else value for key, value in self.given_options.items()}
-        plain: dict[str, Any] = to_jsonable_python(given)
-        return plain
+    def _plain_data(self, *, exclude_defaults: bool) -> dict[str, Any]:
+        plain = self.model_dump(mode="json", by_alias=True, exclude_defaults=exclude_defaults)
+        options = self.method_options
+        return {key: NONE if value is None and key in options else value for key, value in plain.items()}
 
     def folder_name(self) -> str:
         """Return a readable name of a run, with a hash of the settings that are not at their default.
@@ -200,78 +197,19 @@ class Settings(BaseModel):
         return f"{cut}-{digest}"
 
 
-def _is_stored(info: ValidationInfo) -> bool:
-    return bool((info.context or {}).get("stored"))
+@cache
+def settings_class(record: Method | None, base: type[Settings] = Settings) -> type[Settings]:
+    """Return the settings with a field for every option of a method. An option with the name of a setting is an error.
 
-
-def _read_options(cls: type[Settings], method: str, given: Mapping[str, Any], *, stored: bool) -> dict[str, Any]:
-    """Validate the options of a method, and leave out those that are not given or at their default.
-
-    Stored settings may have options that the method no longer takes, or a method that cannot be imported: what they
-    say is kept as it is.
+    Without a method, which cannot be imported, what is stored of its options is kept as it is.
     """
-    record = find_method_or_none(method) if stored else find_method(method)
-    offered = {} if record is None else options_for(record, cls)
-    values: dict[str, Any] = {}
-    for key, value in given.items():
-        if value is None:
-            continue
-        if key in offered:
-            values[key] = _read_option(offered[key], value)
-        elif stored:
-            values[key] = value
-        else:
-            raise _not_an_option(method, key, offered)
-    for key, option in offered.items():
-        if option.default is REQUIRED and key not in values and not stored:
-            raise LabError(f"{method} needs {flag(key)}: {option.about or 'it has no default value'}")
-    # A criterion of the user's own has its own default for p.
-    kept = {"p"} if "criterion" in values else set()
-    ordered = [*(key for key in offered if key in values), *(key for key in values if key not in offered)]
-    chosen = {
-        key: values[key]
-        for key in ordered
-        if key in kept or key not in offered or not _is_default(offered[key], values[key])
-    }
-    if not stored:
-        check_combination(method, chosen)
-    return chosen
-
-
-def _read_option(option: MethodOption, value: Any) -> Any:
-    try:
-        return option.read(value)
-    except OverflowError as error:
-        raise LabError(f"{flag(option.key)} is {value!r}: {error}") from None
-    except ValidationError as error:
-        raise LabError(_problems(error, option.key)) from None
-
-
-def _is_default(option: MethodOption, value: Any) -> bool:
-    return option.has_default and type(value) in (type(option.default), int, float) and bool(value == option.default)
-
-
-def check_combination(method: str, options: Mapping[str, Any]) -> None:
-    """Refuse options that contradict each other."""
-    if options.get("schedule") == "paper" and options.keys() & {"prunings", "start", "end"}:
-        raise LabError("the paper's schedule has no --prunings, --start and --end; use --schedule default")
-    if own := [key for key in options if key.startswith("revival_")]:
-        whether = options.get("revival", options_of(find_method(method))["revival"].default)
-        if not whether:
-            raise LabError(f"{method} prunes for good here; give --revival along with {flag(own[0])}")
-    if "relative_to" in options and options.get("noise") is None:
-        noise = options_of(find_method(method)).get("noise")
-        if noise is not None and noise.default is None:
-            raise LabError(f"{method} adds no noise by default; give --noise along with --relative-to")
-
-
-def _not_an_option(method: str, key: str, offered: Mapping[str, MethodOption]) -> LabError:
-    if key not in all_option_keys():
-        return unknown("setting", key, [*fields(), *offered])
-    if key == "schedule" and not offered:
-        return LabError(f"{method} takes no --schedule")
-    taken = ", ".join(sorted(map(flag, offered))) or "none of its own"
-    return LabError(f"{method} takes no {flag(key)}; it takes {taken}")
+    if record is None:
+        return base
+    options = options_of(record)
+    if clash := sorted(options.keys() & (fields().keys() | RESERVED)):
+        raise LabError(f"{record.name} has an option {clash[0]!r}, which the lab uses itself; rename the option")
+    made: dict[str, Any] = {OPTION + key: option.field() for key, option in options.items()}
+    return create_model(f"Settings of {record.name}", __base__=base, **made)
 
 
 def flag(key: str) -> str:
@@ -279,86 +217,73 @@ def flag(key: str) -> str:
     return "--" + key.rstrip("_").replace("_", "-")
 
 
-def options_for(record: Method, cls: type[Settings] = Settings) -> dict[str, MethodOption]:
-    """Return the options of a method. One that has the name of a setting is an error."""
-    options, keys = options_of(record), {field.alias or name for name, field in cls.model_fields.items()}
-    if clash := sorted(options.keys() & (keys | RESERVED)):
-        raise LabError(f"{record.name} has an option {clash[0]!r}, which the lab uses itself; rename the option")
-    return options
-
-
-def fields() -> dict[str, FieldInfo]:
-    """Return the settings that do not depend on the method, under the keys of recipes and the command line."""
-    return {field.alias or name: field for name, field in Settings.model_fields.items()}
+def fields(cls: type[Settings] = Settings) -> dict[str, FieldInfo]:
+    """Return the settings of a class, under the keys of recipes and the command line."""
+    return {field.alias or name: field for name, field in cls.model_fields.items()}
 
 
 def validated(values: Mapping[str, Any], *, stored: bool = False) -> Settings:
     """Return settings from plain data.
 
-    Stored settings of earlier runs may name data or a method that is not on this machine.
+    Stored settings of earlier runs may name data, options or a method that is not on this machine.
     """
+    name = str(values.get("method") or fields()["method"].default)
+    cls = settings_class(find_method_or_none(name) if stored else find_method(name))
+    if not stored:
+        for key in values:
+            if values[key] is not None and key not in fields(cls) and key not in cls.model_fields:
+                raise not_taken(key, name)
     try:
-        return Settings.model_validate(values, context={"stored": stored})
+        return cls.model_validate(dict(values), context={"stored": stored})
     except ValidationError as error:
-        raise LabError(_problems(error)) from None
+        raise LabError(_problems(error, name)) from None
 
 
-def _problems(error: ValidationError, key: str = "") -> str:
+def not_taken(key: str, method: str) -> LabError:
+    """The error for a key that is not a setting: an option that another method takes, or a typing error."""
+    taken = options_of(find_method(method))
+    if key not in all_option_keys():
+        return unknown("setting", key, [*fields(), *taken, *sorted(all_option_keys())])
+    return LabError(f"{method} takes no {flag(key)}; it takes {', '.join(sorted(map(flag, taken))) or 'no options'}")
+
+
+def _problems(error: ValidationError, method: str) -> str:
     lines: dict[str, str] = {}
     for problem in error.errors():
-        name = flag(key or ".".join(str(part) for part in problem["loc"][:1]))
-        lines.setdefault(name, f"{name} is {problem['input']!r}: {problem['msg'].lower()}")
+        name = flag(str(problem["loc"][0]))
+        text = problem["msg"].lower().removeprefix("value error, ")
+        what = f"{method} needs {name}" if problem["type"] == "missing" else f"{name} is {problem['input']!r}: {text}"
+        lines.setdefault(name, what)
     return "; ".join(lines.values())
 
 
 def make_settings(recipe: str = "default", **overrides: Any) -> Settings:
-    """Return the settings of a recipe with some of them overridden; an invalid value is an error that names it."""
-    chosen = overrides.get("method")
-    values = {**read_recipe(recipe, [] if chosen is None else [str(chosen)]), **overrides}
-    method = str(values.get("method") or fields()["method"].default)
-    check_keys(overrides, "setting", [method])
-    record = find_method(method)
-    if not record.takes_schedule:
-        # A recipe says when to prune, for the methods that prune under a schedule. Asking another one for it is an
-        # error.
-        if overrides.get("schedule") is not None:
-            raise LabError(f"{method} takes no {flag('schedule')}: it decides by itself when to prune")
-        values.pop("schedule", None)
-    check_combination(method, {key: value for key, value in values.items() if value is not None})
-    return validated(values)
+    """Return the settings of a recipe with some of them overridden; an invalid value is an error that names it.
 
-
-def read_recipe(name: str, methods: Iterable[str] = ()) -> dict[str, Any]:
-    """Return the content of a recipe: the name of one that comes with the lab, or a TOML file.
-
-    It may have options of the method that it names, of `methods`, and of all registered methods.
+    Options of the recipe that a method of the overrides does not take are left out.
     """
-    shipped = {
-        path.name.removesuffix(".toml"): path
-        for path in (resources.files(__package__) / "recipes").iterdir()
-        if path.name.endswith(".toml")
-    }
+    values, method = chosen_recipe(recipe, overrides.get("method"))
+    if overrides.get("method") is not None:
+        taken = {*fields(), *options_of(find_method(method))}
+        values = {key: value for key, value in values.items() if key in taken}
+    return validated({**values, **overrides})
+
+
+def chosen_recipe(name: str, method: str | None = None) -> tuple[dict[str, Any], str]:
+    """Return the content of a recipe, and the name of the method: the given one, or else that of the recipe.
+
+    A recipe is one that comes with the lab, or a TOML file. It may have options of all registered methods.
+    """
+    folder = resources.files(__package__) / "recipes"
+    shipped = {path.name.removesuffix(".toml"): path for path in folder.iterdir()}
     if not isinstance(name, str):  # from a grid file
         raise LabError(f"recipe is {name!r}; give the name of a recipe in quotes: {', '.join(shipped)}, or a TOML file")
     if name not in shipped and not is_file(name):
         raise unknown("recipe", name, [*shipped, "a TOML file"])
     values = read_toml(shipped.get(name, Path(name)), f"the recipe {name}")
-    named = [str(values["method"])] if "method" in values else []
-    check_keys(values, f"setting in the recipe {name}:", [*named, *methods])
-    return values
-
-
-def check_keys(values: Mapping[str, Any], what: str, methods: Iterable[str] = ()) -> None:
-    """Refuse a key that is neither a setting nor an option of a method, and suggest the nearest.
-
-    `methods` are names of methods whose options are known besides those of all registered ones.
-    """
-    if not values.keys() - fields().keys():
-        return
-    known = {*fields(), *all_option_keys()}
-    if values.keys() <= known:
-        return
-    known.update(key for name in methods for key in options_of(find_method(name)))
+    method = str(method or values.get("method") or fields()["method"].default)
+    known = {*fields(), *all_option_keys(), *options_of(find_method(method))}
     for key in values:
         if key not in known:
-            raise unknown(what, key, sorted(known))
+            raise unknown(f"setting in the recipe {name}:", key, sorted(known))
+    return values, method

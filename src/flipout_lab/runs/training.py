@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 import signal
 import threading
 import time
@@ -25,15 +24,14 @@ from ..data.batches import Images, augment, prepare
 from ..errors import DivergedError, LabError
 from ..files import remove_leftovers, write_bytes, write_json
 from ..models import build
-from .pruning import Shrinker, attach, learning_rate, make_optimizer, result_of
+from .pruning import attach, learning_rate, make_optimizer, measure_epoch, measure_result, shrinking
 from .run_folder import (
     CHECKPOINTS,
-    KEPT_CHECKPOINTS,
     LOCK,
     METRICS,
     MODEL,
     RESULT,
-    checkpoint_sizes,
+    check_disk,
     compare,
     load_checkpoint,
     load_weights,
@@ -47,7 +45,7 @@ from .run_folder import (
     save_checkpoint,
     write_config,
 )
-from .run_views import Quiet, View
+from .run_views import View
 from .settings import Settings, validated
 from .trackers import Tracker
 
@@ -102,7 +100,7 @@ def train(
             return read_result(folder)
         remove_leftovers(folder)
         remove_leftovers(folder / CHECKPOINTS)
-        run = Run(settings, folder, view or Quiet(), trackers)
+        run = Run(settings, folder, view or View(), trackers)
         try:
             # Not before the run is set up: invalid settings must not block a second attempt in the same folder.
             write_config(folder, settings, run.data)
@@ -123,13 +121,13 @@ class Run:
         self.train_set, self.held_out = prepare(self.data, self.device, validate=settings.validate_)
         torch.manual_seed(settings.seed)
         self.model = build_model(settings, self.data).to(self.device)
-        self._check_disk()
+        check_disk(folder, self.model)
         self.optimizer = make_optimizer(settings, self.model)
         self.steps_per_epoch = math.ceil(len(self.train_set) / settings.batch_size)
         # Attached before the pruner, to see each step before a pruning changes the weights.
         self.aim = flipout.AimTest(self.model, self.optimizer) if settings.aim else None
         self.pruner = attach(settings, self.model, self.optimizer, self.steps_per_epoch, self._batches)
-        self.shrinker = Shrinker(settings, self.pruner)
+        self.shrink = shrinking(settings, self.pruner)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.amp)
         self.total = settings.total_epochs * self.steps_per_epoch
         self.step, self.loss_sum, self.seconds = 0, torch.zeros((), device=self.device), 0.0
@@ -151,7 +149,7 @@ class Run:
                 except FloatingPointError as error:  # raised by the pruner for NaN weights
                     raise DivergedError(f"training has diverged: {error}") from error
         self.pruner.expand()
-        result = result_of(self)
+        result = self._result()
         write_bytes(self.folder / MODEL, model_bytes(self.model))
         write_json(self.folder / RESULT, result)
         remove_checkpoints(self.folder / CHECKPOINTS)
@@ -197,7 +195,7 @@ class Run:
             self.scaler.step(self.optimizer)
             self.scaler.update()
             self.optimizer.zero_grad()
-            self.shrinker.after_step(images)
+            self.shrink(images)
             self.step += 1
             self.view.step(self.step)
             if stopping.is_set() and self.step % self.steps_per_epoch:
@@ -227,20 +225,41 @@ class Run:
 
     def _measured(self, loss: float, accuracy: float, computed: int, rate: float) -> dict[str, Any]:
         """The line of an epoch in `metrics.jsonl`."""
-        flips = self.pruner.statistics.get("flips")
         return {
             "epoch": len(self.metrics) + 1,
             "step": self.step,
             "loss": loss,
             "test_accuracy": None if self.settings.validate_ else accuracy,
             "validation_accuracy": accuracy if self.settings.validate_ else None,
-            "sparsity": self.pruner.sparsity,
-            "nonzero": self.pruner.nonzero,
+            **measure_epoch(self.pruner),
             "computed": computed,
             "learning_rate": rate,
             "seconds": round(self.seconds, 3),
             "epoch_seconds": round(self.seconds - (self.metrics[-1]["seconds"] if self.metrics else 0.0), 3),
-            "flips": None if flips is None else sum(int(count.sum()) for count in flips.values()),
+        }
+
+    def _result(self) -> dict[str, Any]:
+        """The content of `result.json`. The accuracy is that of the last epoch."""
+        settings, last, aim = self.settings, self.metrics[-1], self.aim
+        shots = None
+        if aim is not None:
+            counts = {"over_shoots": aim.over_shoots, "under_shoots": aim.under_shoots}
+            shots = {kind: sum(int(count.sum()) for count in of.values()) for kind, of in counts.items()}
+        return {
+            "version": flipout.__version__,
+            "method": settings.method,
+            "data": settings.data,
+            "model": settings.model,
+            "seed": settings.seed,
+            "epochs": settings.total_epochs,
+            **measure_result(self.pruner, self.model, torch.zeros(1, *self.data.shape, device=self.device)),
+            "test_accuracy": last["test_accuracy"],
+            "validation_accuracy": last["validation_accuracy"],
+            "accuracy_of": "last epoch",
+            "loss": last["loss"],
+            "aim": shots,
+            "computed": last["computed"],
+            "seconds": round(self.seconds, 3),
         }
 
     def _save(self) -> None:
@@ -296,22 +315,6 @@ class Run:
         """Batches of training data for a method that computes scores before training."""
         batches = self.train_set.shuffled(self.settings.batch_size, seed=self.settings.seed, epoch=-1)
         return (batch for batch, _ in zip(batches, range(count), strict=False))
-
-    def _check_disk(self) -> None:
-        """Refuse to start where checkpoints will not fit.
-
-        A checkpoint holds the weights, up to two moments of each, masks and statistics. There are up to three. Those
-        that a resumed run already has will be replaced, and show how large one is.
-        """
-        weights = sum(tensor.numel() * tensor.element_size() for tensor in self.model.state_dict().values())
-        needed, free = 12 * weights + (1 << 20), shutil.disk_usage(self.folder).free
-        if existing := checkpoint_sizes(self.folder / CHECKPOINTS):
-            needed = max(0, (KEPT_CHECKPOINTS + 1) * max(existing) - sum(existing))
-        if free < needed:
-            raise LabError(
-                f"the disk of {self.folder} has {free >> 20:,} MiB left, and checkpoints of {self.settings.model} may "
-                f"take {needed >> 20:,} MiB{' more' if existing else ''}: free some space, or choose another --out"
-            )
 
 
 def _without_model(folder: Path) -> str:

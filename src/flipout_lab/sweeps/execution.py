@@ -9,15 +9,15 @@ from typing import Any, Literal, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
 from ..errors import LabError
 from ..runs.method_options import shown
-from ..runs.run_folder import RESULT, locked
-from ..runs.run_views import accuracy_of, epoch_line
+from ..runs.run_folder import RESULT, accuracy_in, locked
+from ..runs.run_views import epoch_line
 from ..runs.settings import Settings
 from ..stored_formats import FailureFormat, SweepFormat, check_format
+from ..tables import Table, bold_if
 from .grid import Grid, PlannedRun
 from .job import RETRIES, Engine, Job, JobUpdate
 from .store import RemoteStore, Store
@@ -85,21 +85,17 @@ def _describe_end(update: JobUpdate) -> str:
         return f"failed: {update.details['error']}"
     layers = update.details["dead_layers"]
     dead = f", dead layers: {', '.join(layers)}" if layers else ""
-    return f"{accuracy_of(update.details)[1]:.2%}, {update.details['seconds']:.0f} s{dead}"
+    return f"{accuracy_in(update.details):.2%}, {update.details['seconds']:.0f} s{dead}"
 
 
 def summary_table(status: Mapping[str, str], reasons: Mapping[str, str]) -> Table:
     """How many runs were done, skipped and failed, with the reasons of the failures."""
-    table = Table("runs", "number", "details")
-    for kind, details in (
-        ("done", "trained now"),
-        ("skipped", "finished before"),
-        ("failed", "\n".join(f"{name}: {reason}" for name, reason in reasons.items())),
-    ):
+    failures = "\n".join(f"{name}: {reason}" for name, reason in reasons.items())
+    rows = []
+    for kind, details in (("done", "trained now"), ("skipped", "finished before"), ("failed", failures)):
         count = sum(each == kind for each in status.values())
-        style = "red" if kind == "failed" and count else ""
-        table.add_row(kind, str(count), Text(details if count else ""), style=style)
-    return table
+        rows.append([bold_if(kind, kind == "failed" and count > 0), str(count), details if count else ""])
+    return Table("", ("runs", "number", "details"), rows, texts=(0, 2))
 
 
 SWEEP, LOCK, FAILURE = "sweep.json", "sweep.lock", "failure.json"

@@ -35,7 +35,7 @@ from typing import Any
 from ..errors import LabError, unknown
 from ..files import is_file, read_toml
 from ..runs.pruning import check_method_options
-from ..runs.settings import Settings, check_keys, make_settings
+from ..runs.settings import Settings, make_settings
 
 LISTS = {"milestones"}  # settings whose value is a list; an axis is then a list of lists
 
@@ -95,12 +95,7 @@ class Grid:
 
     def with_settings(self, **settings: Any) -> Grid:
         """The same grid with these settings for every run. They override the base and the parts."""
-        check_keys(settings, "setting", self.methods())
         return replace(self, overrides={**self.overrides, **settings})
-
-    def methods(self) -> list[str]:
-        """The names of the methods in the grid."""
-        return _methods(self.base, *(table.axes for table in self.tables))
 
     def _expand(self, table: GridTable) -> Iterator[Settings]:
         base = {key: value for key, value in self.base.items() if key != "recipe"}
@@ -125,17 +120,6 @@ def _choices(key: str, value: Any) -> Iterator[dict[str, Any]]:
         yield from ({key: each} for each in value)
     else:
         yield {key: value}
-
-
-def _methods(*tables: Mapping[str, Any]) -> list[str]:
-    """The names of the methods in tables of settings and their variants."""
-    names: dict[str, None] = {}
-    for table in tables:
-        named = table.get("method", [])
-        names |= dict.fromkeys(map(str, named if isinstance(named, list) else [named]))
-        variants = table.get("variants", [])
-        names |= dict.fromkeys(_methods(*(variant for variant in variants if isinstance(variant, dict))))
-    return list(names)
 
 
 def shipped_grids() -> list[str]:
@@ -166,8 +150,6 @@ def parse_grid(name: str, content: Mapping[str, Any]) -> Grid:
         raise LabError(f"the grid {name} needs a table [base] and tables [[part]]; see docs/sweeps.md")
     if not listed:
         raise LabError(f"the grid {name} has no [[part]]: add one with what varies, for example seed = [0, 1, 2]")
-    methods = _methods(base, *listed)
-    check_keys({key: value for key, value in base.items() if key != "recipe"}, f"setting in the grid {name}:", methods)
     tables = []
     for number, table in enumerate(listed, 1):
         named = table.get("name", f"part {number}")
@@ -175,7 +157,7 @@ def parse_grid(name: str, content: Mapping[str, Any]) -> Grid:
         if not parts:
             raise LabError(f"table {number} of the grid {name} has an empty list of names; give at least one")
         axes = {key: value for key, value in table.items() if key != "name"}
-        _check_axes(_place(parts, name), axes, methods)
+        _check_axes(_place(parts, name), axes)
         tables.append(GridTable(parts, axes))
     return Grid(name, str(content.get("title", name)), base, tables)
 
@@ -185,13 +167,10 @@ def _place(parts: Sequence[str], grid: str) -> str:
     return f"the part {', '.join(map(repr, parts))} of the grid {grid}"
 
 
-def _check_axes(where: str, axes: Mapping[str, Any], methods: Sequence[str]) -> None:
+def _check_axes(where: str, axes: Mapping[str, Any]) -> None:
     variants = axes.get("variants", [{}])
     if not isinstance(variants, list) or not variants or not all(isinstance(variant, dict) for variant in variants):
         raise LabError(f"{where} needs variants = [{{ setting = value, ... }}, ...]")
-    check_keys({key: value for key, value in axes.items() if key != "variants"}, f"setting in {where}:", methods)
-    for variant in variants:
-        check_keys(variant, f"setting in the variants of {where}:", methods)
     for key, value in axes.items():
         if value == []:
             raise LabError(f"{where} has an empty list for {key}; give at least one value")

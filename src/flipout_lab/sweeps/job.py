@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 import torch
 
 from ..errors import BusyError, DivergedError, LabError
-from ..runs.run_views import Quiet
+from ..runs.run_views import View
 from ..runs.settings import Settings, validated
 from ..runs.training import StoppedError, train
 from .store import RunMirror, is_url
@@ -60,7 +60,7 @@ class Engine(Protocol):
         """Run all jobs. A job that dies is tried again, at most twice. Raise StoppedError if asked to stop."""
 
 
-class ProgressSender(Quiet):
+class ProgressSender(View):
     """Send the progress of a run as updates, at most one per `pause` seconds and one per epoch."""
 
     def __init__(self, send: Callable[[JobUpdate], object], pause: float = 0.5) -> None:

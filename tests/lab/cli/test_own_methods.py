@@ -16,7 +16,7 @@ from flipout.methods.options import Options, ScheduleChoice, schedule_for
 from flipout.methods.registry import PALETTE
 from flipout_lab import LabError, make_settings, train
 from flipout_lab.reports import collect
-from flipout_lab.reports.chart_data import styles
+from flipout_lab.reports.charts import styles
 from flipout_lab.reports.labels import label_runs
 from flipout_lab.runs.pruning import attach
 from tests.helpers import mlp, sgd

@@ -25,7 +25,7 @@ from flipout_lab.data.batches import prepare
 from flipout_lab.runs import run_folder
 from flipout_lab.runs import training as run_module
 from flipout_lab.runs.run_folder import load_weights, model_bytes
-from flipout_lab.runs.run_views import Quiet
+from flipout_lab.runs.run_views import View
 from flipout_lab.runs.trackers import TensorBoard
 from flipout_lab.runs.training import StoppedError, evaluate
 
@@ -36,7 +36,7 @@ def settings(**options: Any) -> Any:
     return make_settings(**{"epochs": EPOCHS, "sparsity": 0.9, **options})
 
 
-class StopAt(Quiet):
+class StopAt(View):
     """Presses Ctrl-C at given steps."""
 
     def __init__(self, *steps: int) -> None:
@@ -218,7 +218,7 @@ def test_a_disk_that_is_too_small_and_a_folder_that_cannot_be_written(
         train(settings(), tmp_path / "file" / "run")
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
-    with pytest.raises(LabError, match=r"has 0 MiB left, and checkpoints of mlp may take"):
+    with pytest.raises(LabError, match="MiB left"):
         train(settings(), tmp_path / "run")
 
 
@@ -352,21 +352,6 @@ def test_real_mnist_is_learnt(real_mnist: Path, tmp_path: Path, monkeypatch: pyt
     result = train(make_settings(model="lenet-300-100", sparsity=0.98, epochs=2), tmp_path)
     assert result["nonzero"] == 5324
     assert result["test_accuracy"] > 0.95
-
-
-def test_a_run_is_resumed_on_a_disk_that_its_own_checkpoints_fill(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(StoppedError):
-        train(settings(), tmp_path, view=StopAt(29))
-    kept = [path.stat().st_size for path in (tmp_path / "checkpoint").iterdir()]
-    assert len(kept) == 2
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=max(kept) - 1000))
-    with pytest.raises(LabError, match="MiB more: free some space"):
-        train(settings(), tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=max(kept) + 1000))
-    assert train(settings(), tmp_path)["epochs"] == 4
 
 
 def test_simultaneous_starts_do_not_share_a_probe(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_a_setting_for_every_run_overrides_the_grid() -> None:
     changed = grid({"seed": [0, 1], "sparsity": [0.5, 0.9]}, epochs=3).with_settings(seed="7", epochs=5)
     assert [(run.settings.epochs, run.settings.seed) for run in changed.runs()] == [(5, 7)] * 2
     with pytest.raises(LabError, match="did you mean 'epochs'"):
-        changed.with_settings(epoch=3)
+        changed.with_settings(epoch=3).runs()
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,18 @@
-"""The numbers behind the figures. They are drawn twice: with plotly for the page, with matplotlib for print."""
+"""The figures of a report as data. They are drawn twice: with plotly for the page, with matplotlib for print."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flipout import METHODS
 
 from ..runs.method_options import method_colour, method_title
+from ..runs.run_folder import accuracy_in
 from .labels import label_runs, percent
 from .records import Record
-from .seed_statistics import by_option, cells, one_per_seed
+from .seed_statistics import Cell, by_option, cells, dense_cell, one_per_seed
 
 DASHES = ("solid", "dash", "dot", "dashdot")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up")
@@ -37,6 +38,47 @@ class Curve:
     prunings: tuple[float, ...] = ()  # where on the x axis the network was pruned
 
 
+@dataclass(frozen=True)
+class Lines:
+    """Curves with their axes."""
+
+    curves: tuple[Curve, ...]
+    x: str
+    y: str
+    unit: str = "%"
+    reference: float | None = None  # a horizontal line: the dense network
+    over_density: bool = False  # the x axis is the density, logarithmic, with higher sparsity to the right
+    from_zero: bool = False
+
+
+@dataclass(frozen=True)
+class LayerShares:
+    """The share of weights that each layer keeps, in percent, with one row per method."""
+
+    labels: tuple[str, ...]
+    layers: tuple[str, ...]
+    kept: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class FlipHistogram:
+    """How many weights flipped how often. `counts` are the ranges of the histogram: "0", "1 to 2", "3 to 6", ..."""
+
+    counts: tuple[str, ...]
+    kept: tuple[int, ...]
+    pruned: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PruningHistory:
+    """For each layer the epochs of the start, the prunings and the end, and the share of weights left after each."""
+
+    layers: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]
+
+
+Chart = Lines | LayerShares | FlipHistogram | PruningHistory
+
+
 def styles(runs: Sequence[Record]) -> dict[str, Style]:
     """The style of each label: a colour for each method, a dash for each variant of it."""
     labels, chosen, variants = label_runs(runs), dict[str, Style](), dict[str, int]()
@@ -49,26 +91,25 @@ def styles(runs: Sequence[Record]) -> dict[str, Style]:
     return chosen
 
 
-def accuracy_curves(runs: Sequence[Record]) -> list[Curve]:
+def _curve(label: str, style: Style, points: Sequence[tuple[float, Cell]], prunings: tuple[float, ...] = ()) -> Curve:
+    points = [(x, cell) for x, cell in points if cell.values]
+    columns = ((x, cell.mean, cell.spread, cell.seeds) for x, cell in points)
+    x, y, error, seeds = zip(*columns, strict=True) if points else ((), (), (), ())
+    return Curve(label, style, x, y, error, seeds, prunings)
+
+
+def accuracy_chart(runs: Sequence[Record]) -> Lines:
     """Accuracy against density, for every method."""
-    style = styles(runs)
-    curves = []
-    for label, row in cells(runs).items():
-        points = [(1 - sparsity, cell) for sparsity, cell in row.items() if cell.values]
-        curves.append(
-            Curve(
-                label,
-                style[label],
-                tuple(density for density, _ in points),
-                tuple(cell.mean for _, cell in points),
-                tuple(cell.spread for _, cell in points),
-                tuple(cell.seeds for _, cell in points),
-            )
-        )
-    return curves
+    style, dense = styles(runs), dense_cell(runs)
+    curves = tuple(
+        _curve(label, style[label], [(1 - sparsity, cell) for sparsity, cell in row.items()])
+        for label, row in cells(runs).items()
+    )
+    reference = dense.mean if dense is not None and dense.values else None
+    return Lines(curves, "weights pruned (log scale)", "accuracy, last epoch (%)", "%", reference, over_density=True)
 
 
-def scan_curves(runs: Sequence[Record], option: str) -> list[Curve]:
+def scan_chart(runs: Sequence[Record], option: str, axis: str) -> Lines:
     """Accuracy against the value of an option, one curve for each method and sparsity."""
     scans: dict[tuple[str, float], list[Record]] = {}
     for run in runs:
@@ -76,35 +117,28 @@ def scan_curves(runs: Sequence[Record], option: str) -> list[Curve]:
             scans.setdefault((method_title(run.settings.method), run.settings.sparsity), []).append(run)
     curves, colours = [], [record.colour for record in METHODS.values()]
     for number, ((method, sparsity), group) in enumerate(scans.items()):
-        scan = by_option(group, option)
-        points = [(value, scan[value, s]) for value, s in sorted(scan) if scan[value, s].values]
-        curves.append(
-            Curve(
-                f"{method}, {percent(sparsity)}",
-                Style(colours[number % len(colours)], "solid", SYMBOLS[number % len(SYMBOLS)]),
-                tuple(value for value, _ in points),
-                tuple(cell.mean for _, cell in points),
-                tuple(cell.spread for _, cell in points),
-                tuple(cell.seeds for _, cell in points),
-            )
-        )
-    return curves
+        style = Style(colours[number % len(colours)], "solid", SYMBOLS[number % len(SYMBOLS)])
+        points = [(value, cell) for (value, _), cell in sorted(by_option(group, option).items(), key=lambda e: e[0])]
+        curves.append(_curve(f"{method}, {percent(sparsity)}", style, points))
+    return Lines(tuple(curves), axis, "accuracy (%)")
 
 
-def learning_curves(runs: Sequence[Record], sparsity: float) -> list[Curve]:
+def learning_chart(runs: Sequence[Record], sparsity: float) -> Lines:
     """Accuracy against epochs at one sparsity: the mean over seeds, with the epochs at which the network was pruned."""
-    return _epoch_curves(runs, sparsity, lambda run, epoch: 100 * _accuracy(run, epoch))
+    curves = _epoch_curves(runs, sparsity, lambda run, epoch: 100 * accuracy_in(run.metrics[epoch]))
+    return Lines(curves, "epoch (ticks: prunings)", "accuracy (%)")
 
 
-def seconds_curves(runs: Sequence[Record], sparsity: float) -> list[Curve]:
+def seconds_chart(runs: Sequence[Record], sparsity: float) -> Lines:
     """The seconds of each epoch at one sparsity and of the dense network: they fall as the network is shrunk."""
-    timed = [run for run in runs if run.metrics and all("epoch_seconds" in line for line in run.metrics)]
-    return _epoch_curves(timed, sparsity, lambda run, epoch: float(run.metrics[epoch]["epoch_seconds"]), dense=True)
+    curves = _epoch_curves(runs, sparsity, lambda run, epoch: float(run.metrics[epoch]["epoch_seconds"]), dense=True)
+    plain = tuple(Curve(c.label, c.style, c.x, c.y, c.error, c.seeds) for c in curves)
+    return Lines(plain, "epoch", "seconds of the epoch", "s", from_zero=True)
 
 
 def _epoch_curves(
     runs: Sequence[Record], sparsity: float, value: Callable[[Record, int], float], *, dense: bool = False
-) -> list[Curve]:
+) -> tuple[Curve, ...]:
     style, labels = styles(runs), label_runs(runs)
     grouped: dict[str, list[Record]] = {}
     for run in runs:
@@ -114,25 +148,9 @@ def _epoch_curves(
     curves = []
     for label, group in ((label, one_per_seed(records)) for label, records in grouped.items()):
         epochs = min(len(run.metrics) for run in group)
-        values = [[value(run, epoch) for run in group] for epoch in range(epochs)]
-        curves.append(
-            Curve(
-                label,
-                style[label],
-                tuple(range(1, epochs + 1)),
-                tuple(statistics.fmean(epoch) for epoch in values),
-                tuple(statistics.stdev(epoch) if len(epoch) > 1 else None for epoch in values),
-                tuple(len(epoch) for epoch in values),
-                pruning_epochs(group[0]),
-            )
-        )
-    return curves
-
-
-def _accuracy(run: Record, epoch: int) -> float:
-    line = run.metrics[epoch]
-    test = line["test_accuracy"]
-    return float(test if test is not None else line["validation_accuracy"])
+        points = [(e + 1.0, Cell(tuple(value(run, e) for run in group))) for e in range(epochs)]
+        curves.append(_curve(label, style[label], points, pruning_epochs(group[0])))
+    return tuple(curves)
 
 
 def pruning_epochs(run: Record) -> tuple[float, ...]:
@@ -143,37 +161,21 @@ def pruning_epochs(run: Record) -> tuple[float, ...]:
     return tuple(pruning["step"] / steps_per_epoch for pruning in run.result["prunings"])
 
 
-@dataclass(frozen=True)
-class LayerShares:
-    """The share of weights that each layer keeps, in percent, with one row per method."""
-
-    labels: tuple[str, ...]
-    layers: tuple[str, ...]
-    kept: tuple[tuple[float, ...], ...]
-
-
 def layer_shares(runs: Sequence[Record], sparsity: float) -> LayerShares:
     """The share of weights that each layer keeps at one sparsity: the mean over seeds."""
     labels = label_runs(runs)
     grouped: dict[str, list[dict[str, float]]] = {}
     for run in runs:
         if run.result is not None and "layers" in run.result and run.settings.sparsity == sparsity:
-            shares = {
-                name: 100 * layer["kept"] / max(1, layer["weights"]) for name, layer in run.result["layers"].items()
-            }
+            shares = {name: _share(layer["kept"], layer) for name, layer in run.result["layers"].items()}
             grouped.setdefault(labels[run.name], []).append(shares)
     names = tuple(next(iter(grouped.values()))[0]) if grouped else ()
     rows = tuple(tuple(statistics.fmean(seed[name] for seed in seeds) for name in names) for seeds in grouped.values())
     return LayerShares(tuple(grouped), names, rows)
 
 
-@dataclass(frozen=True)
-class FlipHistogram:
-    """How many weights flipped how often. `counts` are the ranges of the histogram: "0", "1 to 2", "3 to 6", ..."""
-
-    counts: tuple[str, ...]
-    kept: tuple[int, ...]
-    pruned: tuple[int, ...]
+def _share(kept: int, layer: Mapping[str, int]) -> float:
+    return 100 * kept / max(1, layer["weights"])
 
 
 def flip_histogram(run: Record) -> FlipHistogram | None:
@@ -190,13 +192,13 @@ def flip_histogram(run: Record) -> FlipHistogram | None:
     return FlipHistogram(counts, total("kept"), total("pruned"))
 
 
-def pruning_history(run: Record) -> dict[str, tuple[tuple[float, ...], tuple[float, ...]]]:
-    """For each layer the epochs of the start, the prunings and the end, and the share of weights left after each."""
+def pruning_history(run: Record) -> PruningHistory | None:
+    """How many weights each layer of a run has left after each pruning; None if the run does not say."""
     if run.result is None or "prunings" not in run.result:
-        return {}
+        return None
     epochs = (0.0, *pruning_epochs(run), float(len(run.metrics)))
     history = {}
     for name, layer in run.result["layers"].items():
-        shares = [100 * pruning["kept"][name] / max(1, layer["weights"]) for pruning in run.result["prunings"]]
-        history[name] = (epochs, (100.0, *shares, 100 * layer["kept"] / max(1, layer["weights"])))
-    return history
+        shares = [_share(pruning["kept"][name], layer) for pruning in run.result["prunings"]]
+        history[name] = (epochs, (100.0, *shares, _share(layer["kept"], layer)))
+    return PruningHistory(history)
