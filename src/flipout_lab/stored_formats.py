@@ -4,37 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from .errors import LabError
 from .files import read_json
 
+AtLeastOne = Annotated[int, Field(ge=1)]
+Format = type[BaseModel]
+
 
 class StoredFormat(BaseModel):
-    """What every version writes into a file. Other keys are allowed: versions add some."""
+    """What a version writes into a file. Other keys are allowed: versions add some."""
 
     model_config = ConfigDict(strict=True)
-
-
-class NetworkFormat(StoredFormat):
-    shape: list[int]
-    classes: int
-
-    @model_validator(mode="after")
-    def _check(self) -> NetworkFormat:
-        if len(self.shape) != 3 or min(*self.shape, self.classes) < 1:
-            raise ValueError("the shape must be three numbers of at least 1")
-        return self
-
-
-class ConfigFormat(StoredFormat):
-    """`config.json`"""
-
-    settings: dict[str, Any]
-    versions: dict[str, Any]
-    network: NetworkFormat | None = None
 
 
 class MeasuredFormat(StoredFormat):
@@ -53,109 +37,70 @@ class MeasuredFormat(StoredFormat):
         return self
 
 
-class EpochFormat(MeasuredFormat):
-    """A line of `metrics.jsonl`"""
-
-    epoch: int
-    step: int
-    loss: float
-    learning_rate: float
-    flips: int | None = None
-    computed: int | None = None
-    epoch_seconds: float | None = None
+def _format(base: Format = StoredFormat, **keys: Any) -> Format:
+    """A format with these keys: their types, or a type and a default for a key that may be missing."""
+    fields: Any = {key: kind if isinstance(kind, tuple) else (kind, ...) for key, kind in keys.items()}
+    return create_model("Format", __base__=base, **fields)
 
 
-class LayerFormat(StoredFormat):
-    weights: int
-    kept: int
+Shape = Annotated[list[AtLeastOne], Field(min_length=3, max_length=3)]
+CONFIG_FORMAT = _format(
+    settings=dict[str, Any], versions=dict[str, Any], network=_format(shape=Shape, classes=AtLeastOne)
+)
+EPOCH_FORMAT = _format(
+    MeasuredFormat,
+    epoch=int,
+    step=int,
+    loss=float,
+    learning_rate=float,
+    flips=int | None,
+    computed=int,
+    epoch_seconds=float,
+)
+"""A line of `metrics.jsonl`"""
+
+Shots: Any = _format(over_shoots=int, under_shoots=int)
+MultiplyAdds: Any = _format(dense=int, nonzero=int)
+RESULT_FORMAT = _format(
+    MeasuredFormat,
+    method=str,
+    data=str,
+    model=str,
+    seed=int,
+    epochs=int,
+    prunable=int,
+    effective=int | None,
+    accuracy_of=str,
+    dead_layers=list[str],
+    layers=dict[str, _format(weights=int, kept=int)],  # type: ignore[misc]
+    prunings=list[_format(step=int, nonzero=int, kept=dict[str, int])],  # type: ignore[misc]
+    flips=dict[str, _format(kept=list[int], pruned=list[int])] | None,  # type: ignore[misc]
+    aim=Shots | None,
+    shrinks=list[_format(step=int, weights=int, share=float)],  # type: ignore[misc]
+    computed=int,
+    multiply_adds=MultiplyAdds,
+)
+GRID_FORMAT: Any = _format(title=str, parts=dict[str, list[str]])
+SWEEP_FORMAT = _format(threads=int, grids=dict[str, GRID_FORMAT], runs=dict[str, dict[str, Any]])
+FAILURE_FORMAT = _format(kind=str, error=str)
+SAVED_RESULT_FORMAT = _format(
+    sparsity=(float | None, None),
+    nonzero=(int | None, None),
+    prunable=(int | None, None),
+    effective=(int | None, None),
+    multiply_adds=(MultiplyAdds | None, None),
+    epochs=(int | None, None),
+    test_accuracy=(float | None, None),
+    validation_accuracy=(float | None, None),
+    dead_layers=(list[str], []),
+    aim=(Shots | None, None),
+    accuracy_before_fine_tuning=(float | None, None),
+    seconds=float,
+)
+"""What the `results.json` of a report keeps of the result of a run"""
 
 
-class PruningFormat(StoredFormat):
-    step: int
-    nonzero: int
-    kept: dict[str, int]
-
-
-class ShotsFormat(StoredFormat):
-    over_shoots: int
-    under_shoots: int
-
-
-class FlipsFormat(StoredFormat):
-    kept: list[int]
-    pruned: list[int]
-
-
-class ShrinkFormat(StoredFormat):
-    step: int
-    weights: int
-    share: float
-
-
-class MultiplyAddsFormat(StoredFormat):
-    dense: int
-    nonzero: int
-
-
-class ResultFormat(MeasuredFormat):
-    """`result.json`"""
-
-    method: str
-    data: str
-    model: str
-    seed: int
-    epochs: int
-    prunable: int
-    effective: int | None
-    accuracy_of: str
-    dead_layers: list[str]
-    layers: dict[str, LayerFormat]
-    prunings: list[PruningFormat]
-    flips: dict[str, FlipsFormat] | None = None
-    aim: ShotsFormat | None = None
-    shrinks: list[ShrinkFormat] = []
-    computed: int | None = None
-    multiply_adds: MultiplyAddsFormat | None = None
-
-
-class GridFormat(StoredFormat):
-    title: str
-    parts: dict[str, list[str]]
-
-
-class SweepFormat(StoredFormat):
-    """`sweep.json`"""
-
-    threads: int
-    grids: dict[str, GridFormat]
-    runs: dict[str, dict[str, Any]]
-
-
-class FailureFormat(StoredFormat):
-    """`failure.json`"""
-
-    kind: str
-    error: str
-
-
-class SavedResultFormat(StoredFormat):
-    """The result of a run in the `results.json` of a report"""
-
-    sparsity: float | None = None
-    nonzero: int | None = None
-    prunable: int | None = None
-    effective: int | None = None
-    multiply_adds: MultiplyAddsFormat | None = None
-    epochs: int | None = None
-    test_accuracy: float | None = None
-    validation_accuracy: float | None = None
-    dead_layers: list[str] = []
-    aim: ShotsFormat | None = None
-    accuracy_before_fine_tuning: float | None = None
-    seconds: float
-
-
-def check_format(content: Mapping[str, Any], expected: type[StoredFormat], where: str, advice: str) -> None:
+def check_format(content: Mapping[str, Any], expected: Format, where: str, advice: str) -> None:
     """Raise an error if content does not have a format. The error says where, what is wrong first, and the advice."""
     try:
         expected.model_validate(content)
@@ -165,7 +110,7 @@ def check_format(content: Mapping[str, Any], expected: type[StoredFormat], where
         raise LabError(f"{where} is damaged ({key}: {problem['msg'].lower()}); {advice}") from None
 
 
-def read_stored(path: Path, expected: type[StoredFormat], advice: str) -> dict[str, Any]:
+def read_stored(path: Path, expected: Format, advice: str) -> dict[str, Any]:
     """Read a JSON file of a run or a sweep."""
     try:
         content = read_json(path)

@@ -10,22 +10,12 @@ import torch
 
 try:
     from ..errors import LabError
-    from . import list_commands, run_commands, sweep_commands
+    from . import run_commands, sweep_commands
     from .application import app, console, errors
 except ModuleNotFoundError as error:
     sys.exit(f"the command line needs the lab ({error.name} is missing): pip install 'flipout[lab]'")
 
-__all__ = [
-    "app",
-    "console",
-    "errors",
-    "list_commands",
-    "main",
-    "process",
-    "run_commands",
-    "sweep_commands",
-]
-
+__all__ = ["app", "console", "errors", "main", "process", "run_commands", "sweep_commands"]
 
 EXPLAINED = {
     errno.ENAMETOOLONG: "choose a shorter name",

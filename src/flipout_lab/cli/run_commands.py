@@ -1,17 +1,17 @@
-"""Commands for single runs: `flipout train`, `plan`, `show`, `evaluate`."""
+"""Commands for single runs, and lists of what can be run: methods, networks and data sets."""
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.text import Text
 
-from flipout import UnfinishedWarning
+from flipout import METHODS, UnfinishedWarning
 from flipout.export import card as measure_card
 
 from .. import Settings, build, load, load_run
@@ -20,48 +20,35 @@ from ..data import DATA
 from ..data.batches import prepare
 from ..data.data_loading import check_image_size
 from ..errors import LabError
+from ..models import MODELS
 from ..runs import run_views
 from ..runs.exporting import FORMATS, export_run, load_with_images
+from ..runs.method_options import options_of
 from ..runs.pruning import attach, make_optimizer, steps_per_epoch
 from ..runs.run_folder import read_settings
-from ..runs.run_views import view_for
+from ..runs.run_views import prunable_weights, view_for
+from ..runs.settings import flag
 from ..runs.trackers import MLflow, TensorBoard, Tracker, WeightsAndBiases
 from ..runs.training import StoppedError, evaluate
+from ..tables import Table
 from .application import Folder, app, command_line, console, errors, settings_command
+
+
+def _output(name: str, about: str, metavar: str = "") -> Any:
+    return typer.Option(name, help=about, metavar=metavar, rich_help_panel="Output")
+
+
+WHERE = "folder of the run (default: a folder below runs/, named by the settings)"
 
 
 @settings_command(app)
 def train(
     settings: Settings,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="folder of the run (default: a folder below runs/, named by the settings)",
-            metavar="FOLDER",
-            rich_help_panel="Output",
-        ),
-    ] = None,
-    tensorboard: Annotated[
-        bool,
-        typer.Option(
-            "--tensorboard", help="also write event files for TensorBoard", metavar="", rich_help_panel="Output"
-        ),
-    ] = False,
-    mlflow: Annotated[
-        bool,
-        typer.Option(
-            "--mlflow", help="also log to MLflow, to files of the run by default", metavar="", rich_help_panel="Output"
-        ),
-    ] = False,
-    wandb: Annotated[
-        bool,
-        typer.Option(
-            "--wandb", help="also log to Weights & Biases, offline by default", metavar="", rich_help_panel="Output"
-        ),
-    ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", help="print nothing but errors", metavar="", rich_help_panel="Output")
-    ] = False,
+    out: Annotated[Path | None, _output("--out", WHERE, "FOLDER")] = None,
+    tensorboard: Annotated[bool, _output("--tensorboard", "also write event files for TensorBoard")] = False,
+    mlflow: Annotated[bool, _output("--mlflow", "also log to MLflow, to files of the run by default")] = False,
+    wandb: Annotated[bool, _output("--wandb", "also log to Weights & Biases, offline by default")] = False,
+    quiet: Annotated[bool, _output("--quiet", "print nothing but errors")] = False,
 ) -> None:
     """Train and prune a network. Run the command again to continue an interrupted run."""
     folder = out or Path("runs") / settings.folder_name()
@@ -157,3 +144,47 @@ def card(
         console.print(table)
     for remark in measured.remarks:
         console.print(remark, soft_wrap=True, markup=False)
+
+
+SHARED = (
+    ("schedule", "prunings", "start", "end"),
+    ("scope", "floor", "granularity", "reduce", "dead_first"),
+    ("noise", "relative_to"),
+)
+"""Options that several methods take, in groups that go together."""
+
+
+@app.command()
+def methods() -> None:
+    """List the pruning methods, and the options that each of them takes."""
+    rows = []
+    for name, record in METHODS.items():
+        own = [option for option in options_of(record).values() if option.own]
+        rows.append([name, record.about, "\n".join(f"{flag(option.key)} {option.shown_default}" for option in own)])
+    rows.append(["module:Class", "your own: a subclass of flipout.Pruner", "the options of its constructor"])
+    console.print(Table("", ("method", "prunes", "only this method takes"), rows, texts=(0, 1, 2)).rich())
+    for keys in SHARED:
+        names = ", ".join(name for name, record in METHODS.items() if keys[0] in options_of(record))
+        console.print(f"{' '.join(map(flag, keys))}: {names}", soft_wrap=True, markup=False)
+    console.print("flipout train --method NAME --help explains the options of a method", soft_wrap=True)
+
+
+@app.command()
+def models() -> None:
+    """List the networks."""
+    rows = []
+    for name, info in MODELS.items():
+        model = build(name, DATA[info.data].shape, DATA[info.data].classes)
+        rows.append([name, info.about, info.data, f"{prunable_weights(model):,}"])
+    rows.append(["torchvision:NAME, timm:NAME", "where installed", "", ""])
+    rows.append(["module:function", "your own; called with those of shape, classes and width that it takes", "", ""])
+    console.print(Table("", ("model", "network", "usual data", "weights"), rows, texts=(0, 1, 2)).rich())
+
+
+@app.command()
+def data() -> None:
+    """List the data sets."""
+    rows = [[name, info.about, " x ".join(map(str, info.shape)), f"{info.train:,}"] for name, info in DATA.items()]
+    rows.append(["FOLDER", "yours: train/CLASS/*.jpg and test/CLASS/*.jpg", "", ""])
+    rows.append(["module:function", "yours: returns training images, labels, test images, labels", "", ""])
+    console.print(Table("", ("data", "images", "shape", "training images"), rows, texts=(0, 1, 2)).rich())

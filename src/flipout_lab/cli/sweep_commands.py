@@ -24,7 +24,7 @@ from ..runs.settings import MOST_THREADS
 from ..runs.training import StoppedError
 from ..sweeps import Engine, Grid, SweepOutcome, open_store, read_grid
 from ..sweeps import sweep as run_sweep
-from ..sweeps.execution import SweepView, describe_run, summary_table
+from ..sweeps.execution import SweepView, describe_run
 from ..sweeps.local_engine import LocalEngine
 from ..sweeps.ray_engine import RayEngine
 from ..sweeps.store import is_url
@@ -124,7 +124,7 @@ def _sweep(grids: list[Grid], out: str, engine: Engine, retry_diverged: bool, qu
         message = f"{stopped}. To continue, run the same command again:\n  {command_line()}"
         errors.print(Text(message), soft_wrap=True)
         raise typer.Exit(130) from None
-    console.print(summary_table(outcome.status, outcome.reasons).rich())
+    console.print(outcome.table().rich())
     _print(f"saved in {store}")
     return outcome
 

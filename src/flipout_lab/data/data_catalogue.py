@@ -1,14 +1,15 @@
-"""The catalogue of data sets. To add one, write its reader in a new file and add its record here."""
+"""The catalogue of data sets. To add one, write its reader in `data_readers.py` and add its record here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor
 
-from .data_readers import Arrays, imagenette_reader, read_cifar10, read_digits, read_fashion_mnist, read_mnist
+from .data_readers import Arrays, read_cifar10, read_digits, read_fashion_mnist, read_imagenette, read_mnist
 
 
 @dataclass(frozen=True)
@@ -46,44 +47,20 @@ class DataInfo:
     resizable: bool = False  # whether --image-size applies
 
 
+CLOTHES, MNIST = "70,000 images of clothes of 28 x 28", "70,000 handwritten digits of 28 x 28"
+DIGITS = "1,797 handwritten digits of 8 x 8, included in scikit-learn"
+CIFAR10 = "60,000 colour images of 32 x 32 in ten classes"
 DATA: dict[str, DataInfo] = {
-    "digits": DataInfo(
-        title="digits",
-        about="1,797 handwritten digits of 8 x 8, included in scikit-learn",
-        read=read_digits,
-        train=1437,
-        shape=(1, 8, 8),
-    ),
-    "mnist": DataInfo(
-        title="MNIST",
-        about="70,000 handwritten digits of 28 x 28",
-        read=read_mnist,
-        train=60_000,
-        shape=(1, 28, 28),
-    ),
-    "fashion-mnist": DataInfo(
-        title="Fashion-MNIST",
-        about="70,000 images of clothes of 28 x 28",
-        read=read_fashion_mnist,
-        train=60_000,
-        shape=(1, 28, 28),
-    ),
-    "cifar10": DataInfo(
-        title="CIFAR-10",
-        about="60,000 colour images of 32 x 32 in ten classes",
-        read=read_cifar10,
-        train=50_000,
-        shape=(3, 32, 32),
-        validation=10_000,
-        flip=True,
-        crop=4,
-    ),
+    "digits": DataInfo("digits", DIGITS, read_digits, 1437, (1, 8, 8)),
+    "mnist": DataInfo("MNIST", MNIST, read_mnist, 60_000, (1, 28, 28)),
+    "fashion-mnist": DataInfo("Fashion-MNIST", CLOTHES, read_fashion_mnist, 60_000, (1, 28, 28)),
+    "cifar10": DataInfo("CIFAR-10", CIFAR10, read_cifar10, 50_000, (3, 32, 32), validation=10_000, flip=True, crop=4),
 }
-for _suffix, _side in (("", 224), ("-320", 224), ("-160", 128)):
-    DATA[f"imagenette{_suffix}"] = DataInfo(
-        title=f"Imagenette{_suffix}",
-        about=f"13,394 photographs in ten classes{f', {_suffix[1:]} pixels on the shorter side' if _suffix else ''}",
-        read=imagenette_reader(f"imagenette2{_suffix}", _side),
+for _size, _side in (("", 224), ("-320", 224), ("-160", 128)):
+    DATA[f"imagenette{_size}"] = DataInfo(
+        f"Imagenette{_size}",
+        f"13,394 photographs in ten classes{f', {_size[1:]} pixels on the shorter side' if _size else ''}",
+        partial(read_imagenette, name=f"imagenette2{_size}", default_side=_side),
         train=9_469,
         shape=(3, _side, _side),
         validation=2_000,

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import LabError, unknown
+from ..errors import LabError, find_function, unknown
 from ..files import is_folder
-from ..plugins import find_function
 from .data_catalogue import DATA, Data
 from .data_readers import Arrays, read_image_folder
 from .downloads import data_home
+
+RETURNS = "four tensors: training images, labels, test images, labels"
+MOST_CLASSES = 100_000
+"""More classes than this are an error, unless there are as many training images."""
+
+OTHER_SCALE = 16.0
+"""A ratio of the largest pixels of training and test images that needs a warning."""
 
 
 def load(name: str, image_size: int | None = None) -> Data:
@@ -36,8 +42,7 @@ def load(name: str, image_size: int | None = None) -> Data:
     if (folder := find_image_folder(name)) is not None:
         side = image_size or 224
         arrays = read_image_folder(folder, side)
-        classes = count_classes(name, arrays[1], arrays[3])
-        return Data(name, *arrays, classes=classes, flip=True, crop=side // 8)
+        return Data(name, *arrays, classes=count_classes(name, arrays), flip=True, crop=side // 8)
     if ":" in name:
         return _load_from_function(name)
     raise unknown("data set", name, [*DATA, "a folder", "module:function"])
@@ -63,25 +68,16 @@ def _load_from_function(name: str) -> Data:
     except ValueError:
         pass  # a function without a signature, such as one written in C
     returned: Any = function()
-    if not isinstance(returned, Data):
-        arrays = check_arrays(name, returned)
-        return Data(name, *arrays, classes=count_classes(name, arrays[1], arrays[3]))
-    arrays = check_arrays(
-        name, (returned.train_images, returned.train_labels, returned.test_images, returned.test_labels)
-    )
-    classes = count_classes(name, arrays[1], arrays[3])
-    if classes > returned.classes:
-        raise LabError(f"{name} returns classes={returned.classes}, but its largest label is {classes - 1}")
-    return Data(returned.name, *arrays, returned.classes, returned.flip, returned.crop)
-
-
-RETURNS = "four tensors: training images, labels, test images, labels"
-PARTS = ("training", "test")
-MOST_CLASSES = 100_000
-"""More classes than this are an error, unless there are as many training images."""
-
-OTHER_SCALE = 16.0
-"""A ratio of the largest pixels of training and test images that needs a warning."""
+    given = returned if isinstance(returned, Data) else None
+    if given is not None:
+        returned = given.train_images, given.train_labels, given.test_images, given.test_labels
+    arrays = check_arrays(name, returned)
+    classes = count_classes(name, arrays)
+    if given is None:
+        return Data(name, *arrays, classes=classes)
+    if classes > given.classes:
+        raise LabError(f"{name} returns classes={given.classes}, but its largest label is {classes - 1}")
+    return replace(given, train_labels=arrays[1], test_labels=arrays[3])
 
 
 def check_arrays(name: str, returned: object) -> Arrays:
@@ -94,96 +90,73 @@ def check_arrays(name: str, returned: object) -> Arrays:
         raise LabError(f"{name} must return {RETURNS}; it returns {found}")
     for value in returned:
         if not isinstance(value, Tensor):
-            advice = "convert it with torch.as_tensor" if hasattr(value, "__array__") else "return tensors"
-            raise LabError(f"{name} must return {RETURNS}; one of them is of type {type(value).__name__}: {advice}")
+            kind = type(value).__name__
+            raise LabError(f"{name} must return {RETURNS}; one of them is of type {kind}: use torch.as_tensor")
     images, labels, test_images, test_labels = (value.detach() for value in returned)
-    _check_images(name, images, test_images)
-    labels = _check_labels(name, "training", labels, len(images))
-    test_labels = _check_labels(name, "test", test_labels, len(test_images))
+    largest = [_check_images(f"the {part} images of {name}", each) for part, each in _parts(images, test_images)]
+    for what, one, other in (
+        ("dtype", images.dtype, test_images.dtype),
+        ("shape", tuple(images.shape[1:]), tuple(test_images.shape[1:])),
+    ):
+        if one != other:
+            raise LabError(f"the training images of {name} have {what} {one}, but the test images {other}")
+    if min(largest) * OTHER_SCALE < max(largest) and len(images) and len(test_images):
+        warnings.warn(
+            f"the largest absolute value is {largest[0]:.4g} in the training images of {name} and {largest[1]:.4g} in "
+            "the test images: floats are used as they are; are both scaled in the same way?",
+            stacklevel=2,
+        )
+    for part, each in _parts((images, labels), (test_images, test_labels)):
+        _check_labels(f"the {part} labels of {name}", each[1], len(each[0]))
     if not len(images):
         raise LabError(f"{name} returns no training images; return {RETURNS}")
     if bool((labels == labels[0]).all()):
         raise LabError(f"all training labels of {name} are {int(labels[0])}; return at least two classes")
-    return images, labels, test_images, test_labels
+    return images, labels.long(), test_images, test_labels.long()
 
 
-def count_classes(name: str, labels: Tensor, test_labels: Tensor) -> int:
+def _parts(train: Any, test: Any) -> tuple[tuple[str, Any], tuple[str, Any]]:
+    return ("training", train), ("test", test)
+
+
+def _check_images(where: str, images: Tensor) -> float:
+    """Return the largest absolute value of images that are floats; 0 for bytes."""
+    if images.dim() != 4 or 0 in images.shape[1:]:
+        raise LabError(f"{where} have shape {tuple(images.shape)}; expected (number, channels, height, width)")
+    if images.dtype == torch.uint8:
+        return 0.0
+    if not images.is_floating_point():
+        raise LabError(f"{where} are {images.dtype}; return bytes from 0 to 255 (uint8) or floats")
+    largest = 0.0
+    for start in range(0, len(images), 4096):  # a part at a time, to save memory
+        part = images[start : start + 4096].float()
+        if not (finite := part.isfinite().flatten(1).all(1)).all():
+            number = start + int((~finite).nonzero()[0])
+            raise LabError(f"{where} contain NaN or infinity, first in image {number}; return finite numbers")
+        largest = max(largest, float(part.abs().max()))
+    return largest
+
+
+def _check_labels(where: str, labels: Tensor, images: int) -> None:
+    if labels.dim() != 1:
+        columns = labels.shape[1] if labels.dim() == 2 else 0
+        advice = {0: "", 1: ": labels.flatten()"}.get(columns, ": are they one-hot? use labels.argmax(1)")
+        raise LabError(f"{where} have shape {tuple(labels.shape)}; return one class number per image{advice}")
+    if len(labels) != images:
+        raise LabError(f"{where} are {len(labels)}, for {images} images")
+    if labels.is_floating_point() or labels.is_complex():
+        raise LabError(f"{where} are {labels.dtype}; return integers, the numbers of classes from 0: labels.long()")
+
+
+def count_classes(name: str, arrays: Arrays) -> int:
     """Return the number of classes: one more than the largest label. Classes may be missing in between."""
-    both = torch.cat([labels, test_labels])
+    both = torch.cat([arrays[1], arrays[3]])
     lowest, highest = int(both.min()), int(both.max())
     if lowest < 0:
         raise LabError(f"the smallest label of {name} is {lowest}; number the classes from 0")
-    if highest >= max(MOST_CLASSES, len(labels)):
+    if highest >= max(MOST_CLASSES, len(arrays[1])):
         raise LabError(
             f"the largest label of {name} is {highest}, and the network would have as many outputs; number the classes "
             "from 0, for example with torch.unique(labels, return_inverse=True)[1]"
         )
     return highest + 1
-
-
-def _check_images(name: str, images: Tensor, test_images: Tensor) -> None:
-    for part, found in zip(PARTS, (images, test_images), strict=True):
-        where = f"the {part} images of {name}"
-        if found.dim() != 4 or 0 in found.shape[1:]:
-            raise LabError(f"{where} have shape {tuple(found.shape)}; expected (number, channels, height, width)")
-        if found.dtype != torch.uint8 and not found.is_floating_point():
-            raise LabError(f"{where} are {_dtype(found)}; return bytes from 0 to 255 (uint8) or floats")
-    if images.dtype != test_images.dtype:
-        raise LabError(
-            f"the training images of {name} are {_dtype(images)}, but the test images are {_dtype(test_images)}: bytes "
-            "are normalized and floats are not; return both with the same dtype and the same scale"
-        )
-    if images.shape[1:] != test_images.shape[1:]:
-        sizes = [" x ".join(map(str, found.shape[1:])) for found in (images, test_images)]
-        raise LabError(f"the training images of {name} are {sizes[0]}, but the test images are {sizes[1]}")
-    if images.is_floating_point():
-        largest = [
-            _largest(f"the {part} images of {name}", found)
-            for part, found in zip(PARTS, (images, test_images), strict=True)
-        ]
-        if min(largest) * OTHER_SCALE < max(largest) and len(images) and len(test_images):
-            warnings.warn(
-                f"the largest absolute value is {largest[0]:.4g} in the training images of {name} and {largest[1]:.4g} "
-                "in the test images: floats are used as they are; are both scaled in the same way?",
-                stacklevel=2,
-            )
-
-
-def _largest(where: str, images: Tensor) -> float:
-    """Return the largest absolute value of images that are floats; NaN and infinity are errors."""
-    largest, done = 0.0, 0
-    for part in _pieces(images):
-        if not (finite := part.isfinite().flatten(1).all(1)).all():
-            number = done + int((~finite).nonzero()[0])
-            raise LabError(f"{where} contain NaN or infinity, first in image {number}; return finite numbers")
-        largest, done = max(largest, float(part.abs().max())), done + len(part)
-    return largest
-
-
-def _pieces(images: Tensor) -> Iterator[Tensor]:
-    """The images as floats of the type that the network sees, a part at a time to save memory."""
-    for start in range(0, len(images), 4096):
-        yield images[start : start + 4096].float()
-
-
-def _check_labels(name: str, part: str, labels: Tensor, images: int) -> Tensor:
-    where, shape = f"the {part} labels of {name}", tuple(labels.shape)
-    if labels.dim() == 2 and shape[1] == 1:
-        raise LabError(f"{where} have shape {shape}; return one class number per image: labels.flatten()")
-    if labels.dim() == 2 and shape[0] == images:
-        raise LabError(
-            f"{where} have shape {shape}, like one-hot labels; return one class number per image: labels.argmax(1)"
-        )
-    if labels.dim() != 1:
-        raise LabError(f"{where} have shape {shape}; return one class number per image")
-    if shape[0] != images:
-        raise LabError(f"{name} returns {images} {part} images but {shape[0]} {part} labels")
-    if labels.is_floating_point() or labels.is_complex():
-        whole = not labels.is_complex() and bool((labels == labels.round()).all())
-        advice = "labels.long()" if whole else "class numbers from 0 (regression is not supported)"
-        raise LabError(f"{where} are {_dtype(labels)}; return integers: {advice}")
-    return labels.long()
-
-
-def _dtype(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")

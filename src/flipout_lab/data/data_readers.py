@@ -1,4 +1,4 @@
-"""The digits data set that is included in scikit-learn."""
+"""The readers of data sets: scikit-learn's digits, MNIST, Fashion-MNIST, CIFAR-10, image folders, Imagenette."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pickletools
 import struct
 import tarfile
 import warnings
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,26 +47,16 @@ NAMES = (
 
 @dataclass(frozen=True)
 class IdxDataSet:
-    """A data set in this format: its folder, the addresses to download it from, and checksums of its four files.
-
-    `md5` are those of the files as published, `content_md5` those of their content.
-    """
+    """A data set in this format: its folder, the addresses to download it from, and the MD5 of its files' content."""
 
     folder: str
     addresses: tuple[str, ...]
-    md5: tuple[str, str, str, str]
-    content_md5: tuple[str, str, str, str]
+    md5: tuple[str, ...]
 
 
 MNIST = IdxDataSet(
     "mnist",
     ("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/"),
-    (
-        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-        "d53e105ee54ea40749a09fcbcd1e9432",
-        "9fb629c4189551a2d022fa330f9573f3",
-        "ec29112dd5afa0611ce80d1b7f02629c",
-    ),
     (
         "6bbc9ace898e44ae57da46a324031adb",
         "a25bea736e30d166cdddb491f175f624",
@@ -78,12 +67,6 @@ MNIST = IdxDataSet(
 FASHION_MNIST = IdxDataSet(
     "fashion-mnist",
     ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
-    (
-        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-        "25c81989df183df01b3e8a0aad5dffbe",
-        "bef4ecab320f06d8554ea6380940ec79",
-        "bb300cfdad3c16e7a12a480ee83cd310",
-    ),
     (
         "f4a8712d7a061bf5bd6d2ca38dc4d50a",
         "9018921c3c673c538a1fc5bad174d6f9",
@@ -102,12 +85,11 @@ def read_fashion_mnist(home: Path, image_size: int | None) -> Arrays:
 
 
 def read_idx_files(home: Path, data_set: IdxDataSet) -> Arrays:
-    """Training images, labels, test images, labels."""
+    """MNIST and Fashion-MNIST: four gzipped files in the IDX format."""
     parts = []
-    for name, md5, content_md5 in zip(NAMES, data_set.md5, data_set.content_md5, strict=True):
-        source = Source(name, md5, [url + name for url in data_set.addresses], content_md5)
-        path = fetch(home / data_set.folder, source)
-        parts.append(parse_idx(gzip.decompress(path.read_bytes()), name))
+    for name, md5 in zip(NAMES, data_set.md5, strict=True):
+        source = Source(name, md5, [url + name for url in data_set.addresses], of_content=True)
+        parts.append(parse_idx(gzip.decompress(fetch(home / data_set.folder, source).read_bytes()), name))
     images, labels, test_images, test_labels = parts
     return images.unsqueeze(1), labels.long(), test_images.unsqueeze(1), test_labels.long()
 
@@ -237,13 +219,8 @@ ARCHIVES = {
 COMPLETE = (9_469, 3_925)
 
 
-def imagenette_reader(name: str, default_side: int) -> Callable[[Path, int | None], Arrays]:
-    """A function that reads one of the three sizes, scaled to `default_side` unless another size is given."""
-    return lambda home, side: read_imagenette(home, name, side or default_side)
-
-
-def read_imagenette(home: Path, name: str, side: int) -> Arrays:
-    """Training images, labels, test images, labels of one of the three sizes."""
+def read_imagenette(home: Path, image_size: int | None, *, name: str, default_side: int) -> Arrays:
+    """Imagenette, ten classes of ImageNet, in one of the three sizes it is published in."""
     folder = home / name
     if not folder.is_dir():
         url = f"https://s3.amazonaws.com/fast-ai-imageclas/{name}.tgz"
@@ -256,4 +233,4 @@ def read_imagenette(home: Path, name: str, side: int) -> Arrays:
             f"and {COMPLETE[1]:,}. Delete the folder to unpack it again, or use --data {folder} to train on a part "
             "of it on purpose"
         )
-    return read_image_folder(folder, side)
+    return read_image_folder(folder, image_size or default_side)

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import LabError, unknown
-from ..plugins import find_function
+from ..errors import LabError, find_function, unknown
 from .networks import Shape, conv_6, densenet121, lenet_5, lenet_300_100, mlp, resnet10, resnet18, vgg19
 
 
@@ -26,57 +25,22 @@ class ModelInfo:
     convolutional: bool = True
 
 
+SMALL_RESNET = (
+    "ResNet with one block per stage and a strided stem; `--width 0.25` has 0.3 M weights and takes about half a "
+    "minute an epoch on one core"
+)
 MODELS: dict[str, ModelInfo] = {
-    "mlp": ModelInfo(
-        title="MLP",
-        about="two hidden layers of 256 and 128 units, for images of any size",
-        make=mlp,
-        data="digits",
-        convolutional=False,
-    ),
+    "mlp": ModelInfo("MLP", "two hidden layers of 256 and 128 units, for images of any size", mlp, "digits", False),
     "lenet-300-100": ModelInfo(
-        title="LeNet-300-100",
-        about="two hidden layers of 300 and 100 units (LeCun et al., 1998)",
-        make=lenet_300_100,
-        data="mnist",
-        convolutional=False,
+        "LeNet-300-100", "two hidden layers of 300 and 100 units (LeCun et al., 1998)", lenet_300_100, "mnist", False
     ),
-    "lenet-5": ModelInfo(
-        title="LeNet-5",
-        about="two convolutions, 500 hidden units (Caffe's LeNet-5)",
-        make=lenet_5,
-        data="mnist",
-    ),
-    "conv-6": ModelInfo(
-        title="Conv-6",
-        about="six convolutions, three dense layers (Frankle and Carbin, 2019)",
-        make=conv_6,
-        data="cifar10",
-    ),
-    "resnet18": ModelInfo(
-        title="ResNet18",
-        about="ResNet18 for CIFAR-10 (He et al., 2016)",
-        make=resnet18,
-        data="cifar10",
-    ),
-    "resnet10": ModelInfo(
-        title="ResNet10",
-        about="ResNet with one block per stage and a strided stem; `--width 0.25` has 0.3 M weights and takes about "
-        "half a minute an epoch on one core",
-        make=resnet10,
-        data="cifar10",
-    ),
-    "vgg19": ModelInfo(
-        title="VGG19",
-        about="VGG19 with batch norm for CIFAR-10 (Simonyan and Zisserman, 2015)",
-        make=vgg19,
-        data="cifar10",
-    ),
+    "lenet-5": ModelInfo("LeNet-5", "two convolutions, 500 hidden units (Caffe's LeNet-5)", lenet_5, "mnist"),
+    "conv-6": ModelInfo("Conv-6", "six convolutions, three dense layers (Frankle and Carbin, 2019)", conv_6, "cifar10"),
+    "resnet18": ModelInfo("ResNet18", "ResNet18 for CIFAR-10 (He et al., 2016)", resnet18, "cifar10"),
+    "resnet10": ModelInfo("ResNet10", SMALL_RESNET, resnet10, "cifar10"),
+    "vgg19": ModelInfo("VGG19", "VGG19 with batch norm for CIFAR-10 (Simonyan and Zisserman, 2015)", vgg19, "cifar10"),
     "densenet121": ModelInfo(
-        title="DenseNet121",
-        about="DenseNet121 for larger images (Huang et al., 2017)",
-        make=densenet121,
-        data="imagenette",
+        "DenseNet121", "DenseNet121 for larger images (Huang et al., 2017)", densenet121, "imagenette"
     ),
 }
 

@@ -30,6 +30,10 @@ from ..tables import Table, bold_if
 
 EXTREME = 0.995  # the paper's "99.61 % and beyond"
 FEWEST_VALUES = 5  # of an option, to call one of them close to the best
+FLIPOUT, MAGNITUDE = (  # with noise and without
+    ("FlipOut (paper)", "FlipOut (paper), no noise"),
+    ("Global magnitude, noise 1", "Global magnitude"),
+)
 
 
 class Verdict(StrEnum):
@@ -140,7 +144,7 @@ def _is_within(allowed: float) -> Callable[[Cell, Cell], Verdict]:
 def _flipout_and_others(runs: Sequence[Record]) -> Iterator[tuple[float, Cell, dict[str, Cell]]]:
     """For each sparsity FlipOut and all other methods, if FlipOut and one of them have a result."""
     for sparsity, column in _columns(runs):
-        flipout = column.pop("FlipOut (paper)", Cell(()))
+        flipout = column.pop(FLIPOUT[0], Cell(()))
         if flipout.values and any(cell.values for cell in column.values()):
             yield sparsity, flipout, column
 
@@ -193,29 +197,31 @@ def _large_powers_are_better(runs: Sequence[Record]) -> Comparisons:
         yield verdict, f"{percent(sparsity)}: {numbers}"
 
 
+def _pairs(runs: Sequence[Record], label: str, other: str) -> Iterator[tuple[float, Cell, Cell]]:
+    """For each sparsity the cells of two methods, if both have a result."""
+    for sparsity, column in _columns(runs):
+        if label in column and other in column and column[label].values and column[other].values:
+            yield sparsity, column[label], column[other]
+
+
 def _effect_of_noise(runs: Sequence[Record], *, labels: tuple[str, str], extreme: bool) -> Comparisons:
     """Check that noise raises the accuracy above 98.44 % (`extreme`), or lowers it up to there."""
-    with_noise, without = labels
-    for sparsity, column in _columns(runs):
-        noisy, quiet = column.get(with_noise, Cell(())), column.get(without, Cell(()))
-        if (sparsity > EXTREME) == extreme and noisy.values and quiet.values:
+    for sparsity, noisy, quiet in _pairs(runs, *labels):
+        if (sparsity > EXTREME) == extreme:
             pair = [("with noise", noisy), ("without noise", quiet)]
-            (name, cell), (other_name, other) = pair if extreme else pair[::-1]
-            verdict, numbers = _compare_cells(name, cell, other_name, other)
+            one, other = pair if extreme else pair[::-1]
+            verdict, numbers = _compare_cells(*one, *other)
             yield verdict, f"{percent(sparsity)}: {numbers}"
 
 
 def _beats_noisy_magnitude(runs: Sequence[Record]) -> Comparisons:
-    for sparsity, column in list(_columns(runs))[-1:]:
-        flipout, noisy = column.get("FlipOut (paper)", Cell(())), column.get("Global magnitude, noise 1", Cell(()))
-        if flipout.values and noisy.values:
-            verdict, numbers = _compare_cells("FlipOut (paper)", flipout, "magnitude with noise", noisy)
-            yield verdict, f"{percent(sparsity)}: {numbers}"
+    for sparsity, flipout, noisy in list(_pairs(runs, FLIPOUT[0], MAGNITUDE[0]))[-1:]:
+        verdict, numbers = _compare_cells(FLIPOUT[0], flipout, "magnitude with noise", noisy)
+        yield verdict, f"{percent(sparsity)}: {numbers}"
 
 
 def _has_smaller_spread(runs: Sequence[Record]) -> Comparisons:
-    for sparsity, column in list(_columns(runs))[-1:]:
-        flipout, noisy = column.get("FlipOut (paper)", Cell(())), column.get("Global magnitude, noise 1", Cell(()))
+    for sparsity, flipout, noisy in list(_pairs(runs, FLIPOUT[0], MAGNITUDE[0]))[-1:]:
         if flipout.spread is not None and noisy.spread is not None:
             smaller, larger = has_larger_spread(noisy, flipout), has_larger_spread(flipout, noisy)
             verdict = Verdict.HOLDS if smaller else Verdict.FAILS if larger else Verdict.LEVEL
@@ -278,57 +284,43 @@ def _snip_has_dead_layers(runs: Sequence[Record]) -> Comparisons:
 
 def _noise_adds_over_shoots(runs: Sequence[Record]) -> Comparisons:
     shares = shot_shares([run for run in runs if run.settings.method == "flipout-paper"])
-    noisy, quiet = shares.get("FlipOut (paper)", {}), shares.get("FlipOut (paper), no noise", {})
+    noisy, quiet = (shares.get(label, {}) for label in FLIPOUT)
     for sparsity in sorted(noisy.keys() & quiet.keys()):
         verdict, numbers = _compare_cells("with noise", noisy[sparsity], "without noise", quiet[sparsity])
         yield verdict, f"{percent(sparsity)}: over-shoots in percent of all shots, {numbers}"
 
 
-FLIPOUT = "FlipOut (paper)", "FlipOut (paper), no noise"
-MAGNITUDE = "Global magnitude, noise 1", "Global magnitude"
-"""With noise and without."""
-
-CLAIMS = (
-    Claim("FlipOut is the best method at 99.61 % and beyond (stated for ResNet18 and VGG19)", "results", _is_best),
-    Claim("Below 99.61 % FlipOut is within one point of the best method", "results", _is_within_a_point),
-    Claim("λ = 1 is close to the best value (within 2 points)", "table2", _is_near_best("noise", 1.0, 2.0)),
-    Claim("p = 2 is the best value or close to it (within 1.1 points)", "table3", _is_near_best("p", 2.0, 1.1)),
-    Claim("p = 1, 2 and 4 are better than p = 0 and 1/2", "table3", _large_powers_are_better),
-    Claim(
-        "Noise makes FlipOut worse up to 98.44 %", "ablation", partial(_effect_of_noise, labels=FLIPOUT, extreme=False)
-    ),
-    Claim(
-        "Noise makes FlipOut better above 98.44 %", "ablation", partial(_effect_of_noise, labels=FLIPOUT, extreme=True)
-    ),
-    Claim(
-        "Noise makes global magnitude worse up to 98.44 %",
-        "ablation",
-        partial(_effect_of_noise, labels=MAGNITUDE, extreme=False),
-    ),
-    Claim(
-        "Noise makes global magnitude better above 98.44 %",
-        "ablation",
-        partial(_effect_of_noise, labels=MAGNITUDE, extreme=True),
-    ),
-    Claim(
-        "Noise alone does not explain the gain: FlipOut beats magnitude with noise at the highest sparsity",
-        "ablation",
-        _beats_noisy_magnitude,
-    ),
-    Claim(
-        "At the highest sparsity FlipOut has a smaller spread than magnitude with noise",
-        "ablation",
-        _has_smaller_spread,
-    ),
-    Claim("Fine-tuning Hoyer-Square gains less than half a point", "results", _fine_tuning_gains_little),
-    Claim("SNIP collapses at 99.61 % and beyond", "results", _snip_collapses),
-    Claim(
-        "SNIP collapses because a layer dies",
-        "results",
-        _snip_has_dead_layers,
-        "The code of the paper has errors that explain its chance accuracy. The SNIP here scores the initial network.",
-    ),
-    Claim("Noise turns under-shoots into over-shoots", "aim", _noise_adds_over_shoots),
+NOISE_HELPS, NOISE_HURTS = partial(_effect_of_noise, extreme=True), partial(_effect_of_noise, extreme=False)
+SNIP_REMARK = (
+    "The code of the paper has errors that explain its chance accuracy. The SNIP here scores the initial network."
+)
+CLAIMS = tuple(
+    Claim(*claim)
+    for claim in (
+        ("FlipOut is the best method at 99.61 % and beyond (stated for ResNet18 and VGG19)", "results", _is_best),
+        ("Below 99.61 % FlipOut is within one point of the best method", "results", _is_within_a_point),
+        ("λ = 1 is close to the best value (within 2 points)", "table2", _is_near_best("noise", 1.0, 2.0)),
+        ("p = 2 is the best value or close to it (within 1.1 points)", "table3", _is_near_best("p", 2.0, 1.1)),
+        ("p = 1, 2 and 4 are better than p = 0 and 1/2", "table3", _large_powers_are_better),
+        ("Noise makes FlipOut worse up to 98.44 %", "ablation", partial(NOISE_HURTS, labels=FLIPOUT)),
+        ("Noise makes FlipOut better above 98.44 %", "ablation", partial(NOISE_HELPS, labels=FLIPOUT)),
+        ("Noise makes global magnitude worse up to 98.44 %", "ablation", partial(NOISE_HURTS, labels=MAGNITUDE)),
+        ("Noise makes global magnitude better above 98.44 %", "ablation", partial(NOISE_HELPS, labels=MAGNITUDE)),
+        (
+            "Noise alone does not explain the gain: FlipOut beats magnitude with noise at the highest sparsity",
+            "ablation",
+            _beats_noisy_magnitude,
+        ),
+        (
+            "At the highest sparsity FlipOut has a smaller spread than magnitude with noise",
+            "ablation",
+            _has_smaller_spread,
+        ),
+        ("Fine-tuning Hoyer-Square gains less than half a point", "results", _fine_tuning_gains_little),
+        ("SNIP collapses at 99.61 % and beyond", "results", _snip_collapses),
+        ("SNIP collapses because a layer dies", "results", _snip_has_dead_layers, SNIP_REMARK),
+        ("Noise turns under-shoots into over-shoots", "aim", _noise_adds_over_shoots),
+    )
 )
 
 

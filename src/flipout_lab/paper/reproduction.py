@@ -11,11 +11,11 @@ from ..errors import unknown
 from ..files import full_disk_explained
 from ..models.model_catalogue import model_title
 from ..reports.charts import accuracy_chart
-from ..reports.html_page import UniqueNames
 from ..reports.labels import by_network, dense_references, percent
 from ..reports.matplotlib_figures import draw_figure
 from ..reports.records import Record, Records
 from ..reports.report_tables import accuracy_table, best_value_table, power_table
+from ..reports.report_writer import UniqueNames
 from ..runs.settings import Settings
 from ..sweeps.grid import read_grid, shipped_grids
 from ..tables import Table

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..reports.charts import accuracy_chart
-from ..reports.html_page import UniqueNames
 from ..reports.labels import PART_TITLES, SCHEDULES, by_network, counted, dense_references, label_runs, network_key
 from ..reports.lead import choice_table, lead_figure, trials_table
 from ..reports.matplotlib_figures import draw_figure
@@ -23,6 +22,7 @@ from ..reports.report_tables import (
     power_table,
     shots_table,
 )
+from ..reports.report_writer import UniqueNames
 from ..reports.seed_statistics import dense_cell, seeds_line
 from .paper_claims import CLAIMS, Finding, Verdict, claims_table
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..data.data_catalogue import data_title
@@ -12,8 +12,8 @@ from ..runs.settings import Settings
 from .records import EXECUTION_SETTINGS, Record
 
 CRITERIA = {
-    "flipout_lab.paper.printed_equations:printed_saliency": "saliency as printed",
-    "flipout_lab.paper.printed_equations:signed_saliency": "saliency without the absolute value",
+    "flipout_lab.paper:printed_saliency": "saliency as printed",
+    "flipout_lab.paper:signed_saliency": "saliency without the absolute value",
 }
 SCHEDULES = {"default": "our schedule", "paper": "the paper's schedule"}
 PART_TITLES = {
@@ -118,30 +118,29 @@ def _drop_equal(options: Sequence[dict[str, Any]]) -> None:
                 del given[key]
 
 
+WORDS: Mapping[str, Callable[[Any], str]] = {
+    "noise": lambda scale: f"noise {scale:g}" if scale else "no noise",
+    "relative_to": lambda value: f"noise relative to the {value}",
+    "revival": lambda value: "second chances" if value else "for good",
+    "granularity": lambda value: {"channel": "channels", "kernel": "kernels"}.get(value, value),
+    "dead_first": lambda value: "dead first" if value else "dead last",
+    "criterion": lambda value: CRITERIA.get(value, value),
+}
+"""How options are worded; others by their name and value."""
+
+
 def _label(settings: Settings, options: Mapping[str, Any], schedules_differ: bool) -> str:
     words = [method_title(settings.method)]
     record = find_method_or_none(settings.method)
     if record is not None and not record.needs_sparsity and settings.sparsity is not None:
         words.append("exact count")
     for name, value in options.items():
-        if name == "schedule":
-            if schedules_differ:
-                words.append(SCHEDULES.get(value, f"{value} schedule"))
-        elif name == "noise":
-            words.append(f"noise {value:g}" if value else "no noise")
-        elif name == "relative_to":
-            words.append(f"noise relative to the {value}")
-        elif name == "revival":
-            words.append("second chances" if value else "for good")
-        elif name == "granularity":
-            words.append({"channel": "channels", "kernel": "kernels"}.get(value, value))
-        elif name == "dead_first" and value:
-            words.append("dead first")
-        elif name == "criterion":
-            words.append(CRITERIA.get(value, value))
-        elif name == "p" and value is None:
-            continue  # that of the user's criterion
-        elif settings.sparsity is not None or name != "lambda":  # where the sparsity is an outcome, lambda varies it
+        if name in WORDS:
+            words.append(WORDS[name](value))
+        elif name == "schedule":
+            words += [SCHEDULES.get(value, f"{value} schedule")] if schedules_differ else []
+        # Where the sparsity is an outcome, lambda varies it. A p of none is that of the user's criterion.
+        elif (settings.sparsity is not None or name != "lambda") and (name, value) != ("p", None):
             words.append(f"{name.replace('_', ' ')} {shown(value)}")
     return ", ".join(words)
 

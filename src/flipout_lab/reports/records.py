@@ -19,27 +19,13 @@ from ..files import read_json
 from ..runs.method_options import NONE, REQUIRED, find_method_or_none, options_of
 from ..runs.run_folder import CONFIG, MODEL, RESULT, accuracy_in, read_config, read_metrics, read_result
 from ..runs.settings import Settings, validated
-from ..stored_formats import FailureFormat, SavedResultFormat, SweepFormat, check_format, read_stored
+from ..stored_formats import FAILURE_FORMAT, SAVED_RESULT_FORMAT, SWEEP_FORMAT, check_format, read_stored
 from ..sweeps.execution import FAILURE, SWEEP
 from ..sweeps.store import RunMirror, is_url
 
 # Settings that change how a run is executed or observed, but not what is trained.
 EXECUTION_SETTINGS = {"compile", "threads", "device", "aim", "shrink"}
-# What results.json keeps of the result of a run.
-SAVED_RESULT_KEYS = (
-    "sparsity",
-    "nonzero",
-    "prunable",
-    "effective",
-    "multiply_adds",
-    "epochs",
-    "test_accuracy",
-    "validation_accuracy",
-    "dead_layers",
-    "aim",
-    "accuracy_before_fine_tuning",
-    "seconds",
-)
+SAVED_RESULT_KEYS = tuple(SAVED_RESULT_FORMAT.model_fields)
 
 
 @dataclass(frozen=True)
@@ -125,7 +111,7 @@ def collect(folder: Path, grid: str | None = None) -> Records:
 def _collect(folder: Path, only: str | None) -> Records:
     sweep: dict[str, Any] = {"grids": {}, "runs": {}}
     if (folder / SWEEP).exists():
-        sweep = read_stored(folder / SWEEP, SweepFormat, "move it away, or start the sweep again")
+        sweep = read_stored(folder / SWEEP, SWEEP_FORMAT, "move it away, or start the sweep again")
     if only is not None:
         if only not in sweep["grids"]:
             raise unknown(f"grid in {folder}:", only, sweep["grids"])
@@ -163,7 +149,7 @@ def _read_run(folder: Path, parts: tuple[str, ...], planned: Mapping[str, Any]) 
     result = read_result(folder) if (folder / RESULT).exists() else None
     failure = ""
     if result is None and (folder / FAILURE).exists():
-        failure = read_stored(folder / FAILURE, FailureFormat, "delete it")["error"]
+        failure = read_stored(folder / FAILURE, FAILURE_FORMAT, "delete it")["error"]
     settings = validated(config["settings"], stored=True)
     return Record(folder.name, settings, parts, result, failure, tuple(read_metrics(folder)), config["versions"])
 
@@ -223,7 +209,7 @@ def _from_results_data(content: Mapping[str, Any]) -> Records:
         settings = validated({**changed.get(given.get("method", ""), {}), **given}, stored=True)
         result = None
         if "result" in entry:
-            check_format(entry["result"], SavedResultFormat, "a result", "write the report again")
+            check_format(entry["result"], SAVED_RESULT_FORMAT, "a result", "write the report again")
             result = {**dict.fromkeys(SAVED_RESULT_KEYS), "dead_layers": [], **entry["result"]}
         name = settings.folder_name()
         runs.append(Record(name, settings, tuple(entry["parts"]), result, entry.get("failure", ""), (), versions))

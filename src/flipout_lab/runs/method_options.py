@@ -29,8 +29,7 @@ from flipout.granularity import as_granularity
 from flipout.methods.options import InSteps
 from flipout.methods.registry import PALETTE, argument_texts
 
-from ..errors import LabError, unknown
-from ..plugins import find_class
+from ..errors import LabError, find_class, unknown
 
 NONE = "none"
 """How None is written in recipes, grids, on the command line and in stored settings."""

@@ -23,8 +23,7 @@ from flipout.statistics import Flips
 
 from ..data import DATA
 from ..data.batches import validation_size
-from ..errors import LabError
-from ..plugins import find_function
+from ..errors import LabError, find_function
 from .settings import Settings, validated
 
 COMPILE = {"auto": "auto", "yes": True, "no": False}

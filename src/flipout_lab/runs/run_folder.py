@@ -27,7 +27,7 @@ import flipout
 from .. import data
 from ..errors import BusyError, LabError
 from ..files import open_replacement, write_json
-from ..stored_formats import ConfigFormat, EpochFormat, ResultFormat, check_format, read_stored
+from ..stored_formats import CONFIG_FORMAT, EPOCH_FORMAT, RESULT_FORMAT, check_format, read_stored
 from .settings import Settings, validated
 
 CONFIG, METRICS, RESULT, MODEL, CHECKPOINTS, LOCK = (
@@ -44,12 +44,12 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Return the content of `config.json`: settings, versions, and the shape of the network."""
     if not (folder / CONFIG).exists():
         raise LabError(f"{folder} is not the folder of a run: it has no {CONFIG}")
-    return read_stored(folder / CONFIG, ConfigFormat, f"restore it, or delete {folder} to start the run again")
+    return read_stored(folder / CONFIG, CONFIG_FORMAT, f"restore it, or delete {folder} to start the run again")
 
 
 def read_result(folder: Path) -> dict[str, Any]:
     """Return the content of `result.json`."""
-    return read_stored(folder / RESULT, ResultFormat, "delete it and run the same command again to restore it")
+    return read_stored(folder / RESULT, RESULT_FORMAT, "delete it and run the same command again to restore it")
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
@@ -61,7 +61,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     try:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             content = json.loads(line)
-            check_format(content, EpochFormat, f"line {number} of {path}", advice)
+            check_format(content, EPOCH_FORMAT, f"line {number} of {path}", advice)
             lines.append(content)
     except (ValueError, OSError, RecursionError) as error:
         raise LabError(f"{path} is damaged ({error}); {advice}") from error
@@ -80,17 +80,10 @@ def read_settings(folder: Path) -> Settings:
 
 
 def network_shape(folder: Path) -> tuple[tuple[int, int, int], int]:
-    """Return the shape of an input image and the number of classes.
-
-    A run of an older version does not store them; then the data set is read.
-    """
-    network: Any = read_config(folder).get("network")
-    if network is not None:
-        channels, height, width = network["shape"]
-        return (channels, height, width), network["classes"]
-    settings = read_settings(folder)
-    loaded = data.load(settings.data, settings.image_size)
-    return loaded.shape, loaded.classes
+    """Return the shape of an input image and the number of classes."""
+    network: Any = read_config(folder)["network"]
+    channels, height, width = network["shape"]
+    return (channels, height, width), network["classes"]
 
 
 def write_config(folder: Path, settings: Settings, loaded: data.Data) -> None:

@@ -2,7 +2,7 @@
 
 from .execution import SweepOutcome, sweep
 from .grid import Grid, PlannedRun, read_grid, shipped_grids
-from .job import Engine
+from .local_engine import Engine
 from .store import open_store
 
 __all__ = ["Engine", "Grid", "PlannedRun", "SweepOutcome", "open_store", "read_grid", "shipped_grids", "sweep"]

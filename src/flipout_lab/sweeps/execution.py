@@ -16,10 +16,10 @@ from ..runs.method_options import shown
 from ..runs.run_folder import RESULT, accuracy_in, locked
 from ..runs.run_views import epoch_line
 from ..runs.settings import Settings
-from ..stored_formats import FailureFormat, SweepFormat, check_format
-from ..tables import Table, bold_if
+from ..stored_formats import FAILURE_FORMAT, SWEEP_FORMAT, check_format
+from ..tables import Table
 from .grid import Grid, PlannedRun
-from .job import RETRIES, Engine, Job, JobUpdate
+from .local_engine import RETRIES, Engine, Job, JobUpdate
 from .store import RemoteStore, Store
 
 
@@ -88,16 +88,6 @@ def _describe_end(update: JobUpdate) -> str:
     return f"{accuracy_in(update.details):.2%}, {update.details['seconds']:.0f} s{dead}"
 
 
-def summary_table(status: Mapping[str, str], reasons: Mapping[str, str]) -> Table:
-    """How many runs were done, skipped and failed, with the reasons of the failures."""
-    failures = "\n".join(f"{name}: {reason}" for name, reason in reasons.items())
-    rows = []
-    for kind, details in (("done", "trained now"), ("skipped", "finished before"), ("failed", failures)):
-        count = sum(each == kind for each in status.values())
-        rows.append([bold_if(kind, kind == "failed" and count > 0), str(count), details if count else ""])
-    return Table("", ("runs", "number", "details"), rows, texts=(0, 2))
-
-
 SWEEP, LOCK, FAILURE = "sweep.json", "sweep.lock", "failure.json"
 Status = Literal["done", "skipped", "failed"]
 
@@ -111,6 +101,13 @@ class SweepOutcome:
 
     def count(self, status: Status) -> int:
         return sum(each == status for each in self.status.values())
+
+    def table(self) -> Table:
+        """How many runs were done, skipped and failed, with the reasons of the failures."""
+        failures = "\n".join(f"{name}: {reason}" for name, reason in self.reasons.items())
+        details: dict[Status, str] = {"done": "trained now", "skipped": "finished before", "failed": failures}
+        rows = [[kind, str(self.count(kind)), text if self.count(kind) else ""] for kind, text in details.items()]
+        return Table("", ("runs", "number", "details"), rows, texts=(0, 2))
 
 
 def sweep(
@@ -143,7 +140,7 @@ def divergence_reason(store: Store, name: str) -> str:
     if not store.has(f"{name}/{FAILURE}"):
         return ""
     failure = store.read(f"{name}/{FAILURE}")
-    check_format(failure, FailureFormat, f"{FAILURE} of the run {name} in {store}", "delete it")
+    check_format(failure, FAILURE_FORMAT, f"{FAILURE} of the run {name} in {store}", "delete it")
     return str(failure["error"]) if failure["kind"] == "diverged" else ""
 
 
@@ -166,7 +163,7 @@ def _write_description(grids: Sequence[Grid], store: Store, engine: Engine) -> i
     if store.has(SWEEP):
         content = store.read(SWEEP)
         advice = "delete it and start the sweep again to restore it"
-        check_format(content, SweepFormat, f"{SWEEP} in {store}", advice)
+        check_format(content, SWEEP_FORMAT, f"{SWEEP} in {store}", advice)
         if engine.threads_requested and engine.threads != content["threads"]:
             raise LabError(
                 f"the sweep in {store} was started with {content['threads']} threads per run, and the last bits of its "

@@ -13,7 +13,7 @@ import torch
 
 from ..errors import LabError
 from ..runs.training import StoppedError, stop_signals
-from .job import RETRIES, STOP_TIMEOUT, Engine, Job, JobUpdate, Listener, run_job
+from .local_engine import RETRIES, STOP_TIMEOUT, Engine, Job, JobUpdate, Listener, run_job
 
 CONNECT_TIMEOUT = 5.0
 """Seconds to wait for an answer from the head of a cluster."""

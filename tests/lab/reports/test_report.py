@@ -25,10 +25,10 @@ from flipout_lab.reports.charts import (
     pruning_history,
     seconds_chart,
 )
-from flipout_lab.reports.html_page import UniqueNames
 from flipout_lab.reports.labels import by_network
 from flipout_lab.reports.records import locate_runs, read_records
 from flipout_lab.reports.report_tables import accuracy_table, dead_table, shots_table
+from flipout_lab.reports.report_writer import UniqueNames
 from flipout_lab.reports.seed_statistics import cells
 from flipout_lab.tables import Bold, Table
 

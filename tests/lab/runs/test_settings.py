@@ -187,7 +187,7 @@ def test_an_option_at_its_default_is_the_same_run() -> None:
     assert make_settings(method="snip").option("schedule") is None
     assert make_settings(method="lottery", rewind_to=0) == make_settings(method="lottery")
     # A user's criterion may have another default.
-    own = "flipout_lab.paper.printed_equations:signed_saliency"
+    own = "flipout_lab.paper:signed_saliency"
     assert make_settings(criterion=own, p=2.0) != make_settings(criterion=own)
 
 

@@ -374,3 +374,16 @@ def test_a_deleted_model_has_one_remedy(tmp_path: Path) -> None:
     (tmp_path / "result.json").unlink()
     train(settings(), tmp_path)
     assert (tmp_path / "model.safetensors").read_bytes() == content
+
+
+def test_a_network_is_loaded_without_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(make_settings(epochs=1), tmp_path)
+
+    def not_available(*_: Any) -> None:
+        raise AssertionError("the data set was read")
+
+    monkeypatch.setattr(data, "load", not_available)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["settings"]["data"] = "/not/here"
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert not load_run(tmp_path).training

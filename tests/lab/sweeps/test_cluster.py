@@ -16,8 +16,7 @@ from flipout_lab.errors import LabError
 from flipout_lab.sweeps import SweepOutcome, open_store, sweep
 from flipout_lab.sweeps.execution import SweepView
 from flipout_lab.sweeps.grid import Grid, parse_grid
-from flipout_lab.sweeps.job import Job
-from flipout_lab.sweeps.local_engine import LocalEngine
+from flipout_lab.sweeps.local_engine import Job, LocalEngine
 from flipout_lab.sweeps.ray_engine import RayEngine
 
 pytestmark = [

@@ -16,10 +16,9 @@ from rich.console import Console
 
 from flipout_lab.errors import LabError
 from flipout_lab.sweeps import SweepOutcome, open_store, sweep
-from flipout_lab.sweeps.execution import SweepView, summary_table
+from flipout_lab.sweeps.execution import SweepView
 from flipout_lab.sweeps.grid import Grid, parse_grid
-from flipout_lab.sweeps.job import Job, JobUpdate, Listener
-from flipout_lab.sweeps.local_engine import LocalEngine
+from flipout_lab.sweeps.local_engine import Job, JobUpdate, Listener, LocalEngine
 from flipout_lab.sweeps.store import RunMirror
 
 BASE = {"data": "digits", "model": "mlp", "epochs": 2, "width": 0.25}
@@ -32,7 +31,7 @@ def grid(*parts: dict[str, Any], **base: Any) -> Grid:
 def run(chosen: Grid, out: Path | str, jobs: int = 2, **options: Any) -> tuple[SweepOutcome, str]:
     console = Console(record=True, width=200, file=io.StringIO())
     outcome = sweep([chosen], open_store(str(out)), LocalEngine(jobs, 1), SweepView(console), **options)
-    console.print(summary_table(outcome.status, outcome.reasons))
+    console.print(outcome.table().rich())
     return outcome, console.export_text()
 
 
