@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from flipout import Geometric
@@ -13,7 +12,7 @@ from ..models.model_catalogue import model_title
 from ..reports.charts import accuracy_chart
 from ..reports.labels import by_network, dense_references, percent
 from ..reports.matplotlib_figures import draw_figure
-from ..reports.records import Record, Records
+from ..reports.records import Records
 from ..reports.report_tables import accuracy_table, best_value_table, power_table
 from ..reports.report_writer import UniqueNames
 from ..runs.settings import Settings
@@ -60,10 +59,10 @@ def schedule_table(scale: str) -> Table:
             except ValueError:
                 plan = Geometric.paper(sparsity, steps).plan(10**6)
             between.append(f"{plan[0].step / 1000:.4g}")
-        rows.append(((f"2^{halvings} = {2**halvings}"), (percent(sparsity)), *between))
+        rows.append([f"2^{halvings} = {2**halvings}", percent(sparsity), *between])
     heading = [f"epochs before pruning, of {length} ({', '.join(models)})" for length, models in lengths.items()]
     title = "Table 1: each pruning removes half of the weights"
-    return Table(title, ("compression", "sparsity", *heading), tuple(rows))
+    return Table(title, ("compression", "sparsity", *heading), rows)
 
 
 def _settings(grid: str) -> list[Settings]:
@@ -72,12 +71,19 @@ def _settings(grid: str) -> list[Settings]:
 
 def reproduce_item(item: str, scale: str, records: Records, folder: Path) -> tuple[list[Table], list[Path]]:
     """Write a table or figure of the paper to a folder. Return the tables, and the files that were written."""
+    names, tables, written = UniqueNames(), list[Table](), list[Path]()
+    networks = by_network(records.in_part(ITEMS[item]))
     with full_disk_explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    networks = by_network(records.in_part(ITEMS[item]))
-    if item.startswith("figure"):
-        with full_disk_explained(folder):
-            return _reproduce_figure(item, networks, records, folder)
+        if item.startswith("figure"):  # one for each network, and the same numbers as a table
+            for title, runs in networks.items():
+                shown = [*runs, *dense_references(records.runs, runs)]
+                tables.append(accuracy_table(title, shown))
+                path = folder / names.reserve(item, title)
+                draw_figure(path, title, accuracy_chart(shown))
+                written += [path.with_name(path.name + suffix) for suffix in (".png", ".pdf")]
+                written += tables[-1].write(path)
+            return tables, written
     short = {title: title.partition(",")[0] for title in networks}
     unique = len(set(short.values())) == len(short)
     by_name = {short[title] if unique else title: runs for title, runs in networks.items()}
@@ -87,19 +93,4 @@ def reproduce_item(item: str, scale: str, records: Records, folder: Path) -> tup
         table = best_value_table("Table 2: the best λ, and λ = 1", by_name)
     else:
         table = power_table("Table 3: powers of the magnitude", by_name)
-    return [table], table.write(folder / UniqueNames().reserve(item, table.title))
-
-
-def _reproduce_figure(
-    item: str, networks: Mapping[str, Sequence[Record]], records: Records, folder: Path
-) -> tuple[list[Table], list[Path]]:
-    """Draw one figure per network, and write the same numbers as a table."""
-    names, tables, written = UniqueNames(), list[Table](), list[Path]()
-    for title, runs in networks.items():
-        shown = [*runs, *dense_references(records.runs, runs)]
-        tables.append(accuracy_table(title, shown))
-        path = folder / names.reserve(item, title)
-        draw_figure(path, title, accuracy_chart(shown))
-        written += [path.with_name(path.name + suffix) for suffix in (".png", ".pdf")]
-        written += tables[-1].write(path)
-    return tables, written
+    return [table], table.write(folder / names.reserve(item, table.title))

@@ -24,6 +24,7 @@ from ..reports.report_tables import (
 )
 from ..reports.report_writer import UniqueNames
 from ..reports.seed_statistics import dense_cell, seeds_line
+from ..tables import Table
 from .paper_claims import CLAIMS, Finding, Verdict, claims_table
 
 REMARKS = {
@@ -214,14 +215,14 @@ def _with_results(runs: Sequence[Record]) -> list[Record]:
 
 def _sweeps(all_records: Sequence[Records]) -> Iterator[str]:
     yield "## The runs behind this page\n"
-    yield "| sweep | runs | finished | failed | not run yet | hours |\n|---|---:|---:|---:|---:|---:|"
+    rows = []
     for records in all_records:
-        finished = [run for run in records.runs if run.result is not None]
+        seconds = [run.result["seconds"] for run in records.runs if run.result is not None]
         failed = sum(bool(run.failure) for run in records.runs)
-        hours = sum(run.result["seconds"] for run in finished if run.result is not None) / 3600
-        missing = len(records.runs) - len(finished) - failed
-        yield f"| {records.title} | {len(records.runs)} | {len(finished)} | {failed} | {missing} | {hours:.1f} |"
-    yield f"\nVersions: {versions_of(run for records in all_records for run in records.runs)}."
+        numbers = (len(records.runs), len(seconds), failed, len(records.runs) - len(seconds) - failed)
+        rows.append([records.title, *map(str, numbers), f"{sum(seconds) / 3600:.1f}"])
+    yield Table("", ("sweep", "runs", "finished", "failed", "not run yet", "hours"), rows).markdown()
+    yield f"Versions: {versions_of(run for records in all_records for run in records.runs)}."
     yield "Rounding differs between kinds of CPUs, so that the same seed can end elsewhere on another machine."
 
 

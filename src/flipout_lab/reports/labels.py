@@ -7,7 +7,7 @@ from typing import Any
 
 from ..data.data_catalogue import data_title
 from ..models.model_catalogue import model_title
-from ..runs.method_options import find_method_or_none, method_title, shown
+from ..runs.method_options import SECOND_CHANCES, find_method_or_none, method_title, shown
 from ..runs.settings import Settings
 from .records import EXECUTION_SETTINGS, Record
 
@@ -121,7 +121,7 @@ def _drop_equal(options: Sequence[dict[str, Any]]) -> None:
 WORDS: Mapping[str, Callable[[Any], str]] = {
     "noise": lambda scale: f"noise {scale:g}" if scale else "no noise",
     "relative_to": lambda value: f"noise relative to the {value}",
-    "revival": lambda value: "second chances" if value else "for good",
+    SECOND_CHANCES: lambda value: "second chances" if value else "for good",
     "granularity": lambda value: {"channel": "channels", "kernel": "kernels"}.get(value, value),
     "dead_first": lambda value: "dead first" if value else "dead last",
     "criterion": lambda value: CRITERIA.get(value, value),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..models.model_catalogue import MODELS
+from ..runs.method_options import SECOND_CHANCES
 from ..tables import Table, bold_if
 from .labels import by_network, dense_references, percent
 from .records import Record
@@ -15,7 +16,7 @@ from .seed_statistics import Cell, PairedDifference, cell_of, cells
 SMOKE = ("smoke test",)
 NOT_RUN = "not run yet"
 FLIPOUT, EARLY, REVIVED = "FlipOut", "Global magnitude, end 0.2", "Global magnitude, second chances"
-SHOWN_OPTIONS = {"schedule", "revival", "end"}  # of the methods in the first figure
+SHOWN_OPTIONS = {"schedule", SECOND_CHANCES, "end"}  # of the methods in the first figure
 CHOICE_HEADING = (
     "network",
     "pruned",

@@ -24,12 +24,17 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from flipout import METHODS, FlipOut, Geometric, GradientNoise, Method, Pruner, Revival
+import flipout
+from flipout import METHODS, FlipOut, Geometric, GradientNoise, Method, Pruner
 from flipout.granularity import as_granularity
 from flipout.methods.options import InSteps
 from flipout.methods.registry import PALETTE, argument_texts
 
 from ..errors import LabError, find_class, unknown
+
+SecondChances = flipout.Revival
+SECOND_CHANCES = "revival"
+"""The argument of a pruner that takes `SecondChances`, the option that says whether, and the prefix of its settings."""
 
 NONE = "none"
 """How None is written in recipes, grids, on the command line and in stored settings."""
@@ -189,13 +194,14 @@ def _common_options(record: Method) -> list[MethodOption]:
             MethodOption("noise", NotNegative | None, scale, "scale of the gradient noise, the paper's lambda"),
             MethodOption("relative_to", Literal["gradient", "weight"], relative_to, "what the noise is relative to"),
         ]
-    if "revival" in record.common:
-        default, texts, hints = _default(record, "revival"), argument_texts(Revival), get_type_hints(Revival)
-        usual_revival = default if isinstance(default, Revival) else Revival()
-        offered.append(MethodOption("revival", bool, bool(default), "let pruned weights keep learning and come back"))
+    if SECOND_CHANCES in record.common:
+        texts, hints = argument_texts(SecondChances), get_type_hints(SecondChances)
+        default, about = _default(record, SECOND_CHANCES), "let pruned weights keep learning and come back"
+        chances = default if isinstance(default, SecondChances) else SecondChances()
+        offered.append(MethodOption(SECOND_CHANCES, bool, bool(default), about))
         offered += [
-            MethodOption(f"revival_{name}", hints[name], getattr(usual_revival, name), texts[name])
-            for name in (field.name for field in fields(Revival))
+            MethodOption(f"{SECOND_CHANCES}_{name}", hints[name], getattr(chances, name), texts[name])
+            for name in (field.name for field in fields(SecondChances))
         ]
     return offered
 

@@ -24,6 +24,7 @@ from flipout.statistics import Flips
 from ..data import DATA
 from ..data.batches import validation_size
 from ..errors import LabError, find_function
+from .method_options import SECOND_CHANCES, SecondChances
 from .settings import Settings, validated
 
 COMPILE = {"auto": "auto", "yes": True, "no": False}
@@ -71,8 +72,8 @@ def _arguments(settings: Settings, steps: int, steps_per_epoch: int) -> dict[str
         arguments["noise"] = (
             None if scale is None else flipout.GradientNoise(scale, settings.option("relative_to"), settings.seed)
         )
-    if any(key.startswith("revival") for key in given):
-        arguments["revival"] = _revival(settings)
+    if any(key.startswith(SECOND_CHANCES) for key in given):
+        arguments[SECOND_CHANCES] = _second_chances(settings)
     if record.needs.further_epochs:
         arguments["fine_tune"] = 1 - settings.epochs / settings.total_epochs
     for key, option in settings.method_options.items():
@@ -86,7 +87,7 @@ def _arguments(settings: Settings, steps: int, steps_per_epoch: int) -> dict[str
 
 def _with_criterion(name: str, settings: Settings, steps: int, arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a pruner with the method's schedule, noise, horizon and second chances, and the user's score."""
-    arguments = {"noise": settings.option("noise"), "revival": _revival(settings)} | arguments
+    arguments = {"noise": settings.option("noise"), SECOND_CHANCES: _second_chances(settings)} | arguments
     criterion = find_function(name)
     if (p := arguments.pop("p", None)) is not None:
         if "p" not in inspect.signature(criterion).parameters:
@@ -100,10 +101,10 @@ def _with_criterion(name: str, settings: Settings, steps: int, arguments: dict[s
     return {"criterion": criterion, **arguments}
 
 
-def _revival(settings: Settings) -> flipout.Revival | None:
-    if not settings.option("revival"):
+def _second_chances(settings: Settings) -> SecondChances | None:
+    if not settings.option(SECOND_CHANCES):
         return None
-    return flipout.Revival(**{f.name: settings.option(f"revival_{f.name}") for f in fields(flipout.Revival)})
+    return SecondChances(**{f.name: settings.option(f"{SECOND_CHANCES}_{f.name}") for f in fields(SecondChances)})
 
 
 def schedule(settings: Settings, steps: int, steps_per_epoch: int) -> Schedule:

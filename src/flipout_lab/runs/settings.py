@@ -23,6 +23,7 @@ from .method_options import (
     LARGEST_FLOAT,
     LARGEST_INT,
     NONE,
+    SECOND_CHANCES,
     MethodOption,
     accepts_none,
     all_option_keys,
@@ -135,8 +136,11 @@ class Settings(BaseModel):
         given = self.given_options
         if given.get("schedule") == "paper" and given.keys() & {"prunings", "start", "end"}:
             raise LabError("the paper's schedule has no --prunings, --start and --end; use --schedule default")
-        if not self.option("revival") and (own := [key for key in given if key.startswith("revival_")]):
-            raise LabError(f"{self.method} prunes for good here; give --revival along with {flag(own[0])}")
+        own = [key for key in given if key.startswith(f"{SECOND_CHANCES}_")]
+        if own and not self.option(SECOND_CHANCES):
+            raise LabError(
+                f"{self.method} has no second chances; give {flag(SECOND_CHANCES)} along with {flag(own[0])}"
+            )
         if "relative_to" in given and self.option("noise") is None:
             raise LabError(f"{self.method} adds no noise by default; give --noise along with --relative-to")
         return self

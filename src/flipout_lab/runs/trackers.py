@@ -24,6 +24,10 @@ class Tracker(Protocol):
         """Called at the end."""
 
 
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if isinstance(value, (int, float)) and name != "epoch"}
+
+
 class TensorBoard:
     """Writes event files to the folder `tensorboard` of the run."""
 
@@ -35,9 +39,8 @@ class TensorBoard:
         self.writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=epoch + 1)
 
     def log(self, metrics: Mapping[str, Any]) -> None:
-        for name, value in metrics.items():
-            if isinstance(value, (int, float)) and name != "epoch":
-                self.writer.add_scalar(name, value, metrics["epoch"])
+        for name, value in _numbers(metrics).items():
+            self.writer.add_scalar(name, value, metrics["epoch"])
         self.writer.flush()
 
     def finish(self, result: Mapping[str, Any]) -> None:
@@ -86,9 +89,8 @@ class MLflow:
     def log(self, metrics: Mapping[str, Any]) -> None:
         if metrics["epoch"] in self.logged:
             return
-        for name, value in metrics.items():
-            if isinstance(value, (int, float)) and name != "epoch":
-                self.client.log_metric(self.run, name, value, step=metrics["epoch"])
+        for name, value in _numbers(metrics).items():
+            self.client.log_metric(self.run, name, value, step=metrics["epoch"])
 
     def finish(self, result: Mapping[str, Any]) -> None:
         self.client.set_terminated(self.run, "FINISHED")
@@ -119,9 +121,8 @@ class WeightsAndBiases:
         )
 
     def log(self, metrics: Mapping[str, Any]) -> None:
-        numbers = {name: value for name, value in metrics.items() if isinstance(value, (int, float))}
-        self.run.log(numbers, step=metrics["epoch"])
+        self.run.log(_numbers(metrics), step=metrics["epoch"])
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        self.run.summary.update({name: value for name, value in result.items() if isinstance(value, (int, float))})
+        self.run.summary.update(_numbers(result))
         self.run.finish()

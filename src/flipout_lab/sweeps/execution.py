@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -21,72 +21,6 @@ from ..tables import Table
 from .grid import Grid, PlannedRun
 from .local_engine import RETRIES, Engine, Job, JobUpdate
 from .store import RemoteStore, Store
-
-
-class SweepView:
-    """Print lines, and on a terminal progress bars below them."""
-
-    def __init__(self, console: Console, *, quiet: bool = False) -> None:
-        self.console, self.quiet = console, quiet
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[latest]}", markup=False),
-        )
-        self.progress = Progress(*columns, console=console, disable=quiet or not console.is_terminal)
-        self.tasks: dict[str, TaskID] = {}
-        self.total = self.ended_runs = 0
-
-    def __enter__(self) -> Self:
-        self.progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
-
-    def start(self, total: int, finished: int) -> None:
-        self.total, self.ended_runs = total, finished
-        self.print_line(f"{total} runs, {finished} of them already finished")
-        self.all = self.progress.add_task("all runs", total=total, completed=finished, latest="")
-
-    def retried(self, job: Job, attempt: int, reason: str) -> None:
-        self.print_line(f"{describe_run(job.settings)}: died, retry {attempt - 1} of {RETRIES}: {reason}")
-
-    def step(self, job: Job, progress: Mapping[str, Any]) -> None:
-        if job.name not in self.tasks:
-            self.tasks[job.name] = self.progress.add_task(describe_run(job.settings), latest="")
-        latest: dict[str, Any] = {"latest": epoch_line(progress)} if "loss" in progress else {}
-        self.progress.update(self.tasks[job.name], total=progress["steps"], completed=progress["step"], **latest)
-
-    def ended(self, job: Job, update: JobUpdate) -> None:
-        if (task := self.tasks.pop(job.name, None)) is not None:
-            self.progress.remove_task(task)
-        self.ended_runs += 1
-        self.progress.update(self.all, completed=self.ended_runs)
-        number = f"{self.ended_runs:>{len(str(self.total))}}/{self.total}"
-        self.print_line(f"{number} {describe_run(job.settings)}: {_describe_end(update)}")
-
-    def print_line(self, line: str) -> None:
-        if not self.quiet:
-            self.progress.console.print(Text(line), soft_wrap=True)
-
-
-def describe_run(settings: Settings) -> str:
-    """A run in a few words: the network, the method with its options, the sparsity and the seed."""
-    given = [f"{name} {shown(value)}" for name, value in settings.given_options.items()]
-    pruned = "" if settings.sparsity is None else f"{settings.sparsity:.4%} pruned"
-    return ", ".join(filter(None, [f"{settings.model} {settings.method}", *given, pruned, f"seed {settings.seed}"]))
-
-
-def _describe_end(update: JobUpdate) -> str:
-    if update.kind != "done":
-        return f"failed: {update.details['error']}"
-    layers = update.details["dead_layers"]
-    dead = f", dead layers: {', '.join(layers)}" if layers else ""
-    return f"{accuracy_in(update.details):.2%}, {update.details['seconds']:.0f} s{dead}"
-
 
 SWEEP, LOCK, FAILURE = "sweep.json", "sweep.lock", "failure.json"
 Status = Literal["done", "skipped", "failed"]
@@ -110,6 +44,86 @@ class SweepOutcome:
         return Table("", ("runs", "number", "details"), rows, texts=(0, 2))
 
 
+class SweepView:
+    """Collects the outcome of a sweep, writes failures to its store, and prints a line for each run.
+
+    On a terminal there are progress bars below the lines.
+    """
+
+    def __init__(self, console: Console, *, quiet: bool = False) -> None:
+        self.console, self.quiet = console, quiet
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[latest]}", markup=False),
+        )
+        self.progress = Progress(*columns, console=console, disable=quiet or not console.is_terminal)
+        self.tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def start(self, store: Store, outcome: SweepOutcome, total: int) -> None:
+        self.store, self.outcome, self.total = store, outcome, total
+        finished = len(outcome.status)
+        self.print_line(f"{total} runs, {finished} of them already finished")
+        self.all = self.progress.add_task("all runs", total=total, completed=finished, latest="")
+
+    def retried(self, job: Job, attempt: int, reason: str) -> None:
+        self.print_line(f"{describe_run(job.settings)}: died, retry {attempt - 1} of {RETRIES}: {reason}")
+
+    def step(self, job: Job, progress: Mapping[str, Any]) -> None:
+        if job.name not in self.tasks:
+            self.tasks[job.name] = self.progress.add_task(describe_run(job.settings), latest="")
+        latest: dict[str, Any] = {"latest": epoch_line(progress)} if "loss" in progress else {}
+        self.progress.update(self.tasks[job.name], total=progress["steps"], completed=progress["step"], **latest)
+
+    def ended(self, job: Job, update: JobUpdate, attempts: int) -> None:
+        failure = f"{job.name}/{FAILURE}"
+        if update.kind == "done" and not self.store.has(f"{job.name}/{RESULT}"):
+            advice = f"{self.store} is not the same folder on every machine: set --out to a shared folder or a URL"
+            update = JobUpdate("failed", {"error": f"the run finished, but its result is not here; {advice}"})
+        if update.kind == "done":
+            self.outcome.status[job.name] = "done"
+            self.store.remove(failure)
+        else:
+            self.outcome.status[job.name] = "failed"
+            tried = f" (tried {attempts} times)" if attempts > 1 else ""
+            self.outcome.reasons[job.name] = f"{update.details['error']}{tried}"
+            self.store.write(failure, {"kind": update.kind, "attempts": attempts, **update.details})
+        if (task := self.tasks.pop(job.name, None)) is not None:
+            self.progress.remove_task(task)
+        ended = len(self.outcome.status)
+        self.progress.update(self.all, completed=ended)
+        number = f"{ended:>{len(str(self.total))}}/{self.total}"
+        self.print_line(f"{number} {describe_run(job.settings)}: {_describe_end(update)}")
+
+    def print_line(self, line: str) -> None:
+        if not self.quiet:
+            self.progress.console.print(Text(line), soft_wrap=True)
+
+
+def describe_run(settings: Settings) -> str:
+    """A run in a few words: the network, the method with its options, the sparsity and the seed."""
+    given = [f"{name} {shown(value)}" for name, value in settings.given_options.items()]
+    pruned = "" if settings.sparsity is None else f"{settings.sparsity:.4%} pruned"
+    return ", ".join(filter(None, [f"{settings.model} {settings.method}", *given, pruned, f"seed {settings.seed}"]))
+
+
+def _describe_end(update: JobUpdate) -> str:
+    if update.kind != "done":
+        return f"failed: {update.details['error']}"
+    layers = update.details["dead_layers"]
+    dead = f", dead layers: {', '.join(layers)}" if layers else ""
+    return f"{accuracy_in(update.details):.2%}, {update.details['seconds']:.0f} s{dead}"
+
+
 def sweep(
     grids: Sequence[Grid], store: Store, engine: Engine, view: SweepView, *, retry_diverged: bool = False
 ) -> SweepOutcome:
@@ -119,7 +133,9 @@ def sweep(
     """
     planned = {run.name: run for grid in grids for run in grid.runs()}
     store.prepare()
-    with _locked(store):
+    # One sweep per folder. Remote stores have no locks.
+    remote = isinstance(store, RemoteStore)
+    with contextlib.nullcontext() if remote else locked(store.root / LOCK, "sweep is running"):
         threads = _write_description(grids, store, engine)
         outcome, jobs = SweepOutcome(), []
         for name, run in planned.items():
@@ -130,8 +146,8 @@ def sweep(
             else:
                 jobs.append(Job(name, run.settings, store.run_location(name), run.settings.threads or threads))
         with view:
-            view.start(len(planned), len(planned) - len(jobs))
-            engine.run(jobs, _Listener(store, outcome, view))
+            view.start(store, outcome, len(planned))
+            engine.run(jobs, view)
         return outcome
 
 
@@ -142,16 +158,6 @@ def divergence_reason(store: Store, name: str) -> str:
     failure = store.read(f"{name}/{FAILURE}")
     check_format(failure, FAILURE_FORMAT, f"{FAILURE} of the run {name} in {store}", "delete it")
     return str(failure["error"]) if failure["kind"] == "diverged" else ""
-
-
-@contextlib.contextmanager
-def _locked(store: Store) -> Iterator[None]:
-    """Allow one sweep per folder. Remote stores have no locks."""
-    if isinstance(store, RemoteStore):
-        yield
-        return
-    with locked(store.root / LOCK, "sweep is running"):
-        yield
 
 
 def _write_description(grids: Sequence[Grid], store: Store, engine: Engine) -> int:
@@ -173,18 +179,14 @@ def _write_description(grids: Sequence[Grid], store: Store, engine: Engine) -> i
         runs, before = grid.runs(), content["grids"].get(grid.name, {"parts": {}})
         # The parts and runs of this sweep come first, in their order, because a report shows them in this order.
         parts = _parts(runs)
-        content["grids"][grid.name] = {"title": grid.title, "parts": parts | _without(before["parts"], parts)}
+        content["grids"][grid.name] = {"title": grid.title, "parts": parts | {**before["parts"], **parts}}
         planned = {run.name: run.settings.non_defaults() for run in runs}
-        content["runs"] = planned | _without(content["runs"], planned)
+        content["runs"] = planned | {**content["runs"], **planned}
     # A run that only an older version of a grid asked for is not reported as missing.
     wanted = {name for grid in content["grids"].values() for names in grid["parts"].values() for name in names}
     content["runs"] = {name: settings for name, settings in content["runs"].items() if name in wanted}
     store.write(SWEEP, content)
     return int(content["threads"])
-
-
-def _without(entries: Mapping[str, Any], removed: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in entries.items() if name not in removed}
 
 
 def _parts(runs: Sequence[PlannedRun]) -> dict[str, list[str]]:
@@ -193,31 +195,3 @@ def _parts(runs: Sequence[PlannedRun]) -> dict[str, list[str]]:
         for part in run.parts:
             parts.setdefault(part, []).append(run.name)
     return parts
-
-
-class _Listener:
-    """Collect the outcome, write failures to the store, and update the view."""
-
-    def __init__(self, store: Store, outcome: SweepOutcome, view: SweepView) -> None:
-        self.store, self.outcome, self.view = store, outcome, view
-
-    def retried(self, job: Job, attempt: int, reason: str) -> None:
-        self.view.retried(job, attempt, reason)
-
-    def step(self, job: Job, progress: Mapping[str, Any]) -> None:
-        self.view.step(job, progress)
-
-    def ended(self, job: Job, update: JobUpdate, attempts: int) -> None:
-        failure = f"{job.name}/{FAILURE}"
-        if update.kind == "done" and not self.store.has(f"{job.name}/{RESULT}"):
-            advice = f"{self.store} is not the same folder on every machine: set --out to a shared folder or a URL"
-            update = JobUpdate("failed", {"error": f"the run finished, but its result is not here; {advice}"})
-        if update.kind == "done":
-            self.outcome.status[job.name] = "done"
-            self.store.remove(failure)
-        else:
-            self.outcome.status[job.name] = "failed"
-            tried = f" (tried {attempts} times)" if attempts > 1 else ""
-            self.outcome.reasons[job.name] = f"{update.details['error']}{tried}"
-            self.store.write(failure, {"kind": update.kind, "attempts": attempts, **update.details})
-        self.view.ended(job, update)

@@ -124,19 +124,16 @@ def _choices(key: str, value: Any) -> Iterator[dict[str, Any]]:
 
 def shipped_grids() -> list[str]:
     """The names of the grids that come with the lab."""
-    files = (path.name for path in (resources.files(__package__) / "grids").iterdir())
-    return sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml"))
+    return sorted(path.name.removesuffix(".toml") for path in (resources.files(__package__) / "grids").iterdir())
 
 
 def read_grid(name: str | Path) -> Grid:
     """Read a grid from a file, or a grid that comes with the lab by its name."""
-    path = Path(name)
-    if is_file(name):
-        return parse_grid(path.stem, read_toml(path, f"the grid {path.stem}"))
-    if str(name) in shipped_grids():
-        shipped = (resources.files(__package__) / "grids") / f"{name}.toml"
-        return parse_grid(str(name), read_toml(shipped, f"the grid {name}"))
-    raise unknown("grid", str(name), [*shipped_grids(), "a TOML file"])
+    stem = Path(name).stem if is_file(name) else str(name)
+    if not is_file(name) and stem not in shipped_grids():
+        raise unknown("grid", stem, [*shipped_grids(), "a TOML file"])
+    path = Path(name) if is_file(name) else resources.files(__package__) / "grids" / f"{name}.toml"
+    return parse_grid(stem, read_toml(path, f"the grid {stem}"))
 
 
 def parse_grid(name: str, content: Mapping[str, Any]) -> Grid:

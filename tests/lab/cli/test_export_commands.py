@@ -12,7 +12,7 @@ import torch
 from flipout import export
 from flipout_lab import load_run, make_settings, train
 from flipout_lab.runs import exporting
-from tests.lab.cli.typed import flipout
+from tests.lab.helpers import flipout
 
 
 @pytest.fixture(scope="module")

@@ -12,19 +12,11 @@ import flipout
 from flipout_lab import cli
 from flipout_lab.runs.method_options import options_of
 from flipout_lab.runs.settings import fields, flag
-from tests.lab.cli import typed
-
-
-def help_of(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str, width: int = 160
-) -> str:
-    assert typed.flipout(monkeypatch, *arguments, "--help", width=width) == 0
-    return capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["train", "plan"])
-def test_panels_by_subject(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    said = help_of(monkeypatch, capsys, command)
+def test_panels_by_subject(command: str, typed: Any) -> None:
+    _, said = typed(command, "--help")
     panels = re.findall(r"╭─ (.*?) ─+╮", said)
     assert panels == ["Options", "Data", "Network", "Training", "Pruning", "This method only: flipout", "Output"]
     assert "TEXT" not in said
@@ -42,10 +34,8 @@ def test_panels_by_subject(command: str, monkeypatch: pytest.MonkeyPatch, capsys
 
 @pytest.mark.parametrize("method", sorted(flipout.METHODS))
 @pytest.mark.parametrize("width", [80, 100])
-def test_every_setting_and_option_is_there(
-    method: str, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = help_of(monkeypatch, capsys, "train", f"--method={method}", width=width)
+def test_every_setting_and_option_is_there(method: str, width: int, typed: Any) -> None:
+    _, said = typed("train", f"--method={method}", "--help", width=width)
     found = set(re.findall(r"^│ (--[a-z0-9-]+)", said, re.MULTILINE))
     options = options_of(flipout.METHODS[method])
     assert found == {
@@ -57,19 +47,16 @@ def test_every_setting_and_option_is_there(
     assert max(map(len, said.splitlines())) <= width
 
 
-def test_defaults_of_a_recipe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    said = help_of(monkeypatch, capsys, "train", "--recipe", "paper")
+def test_defaults_of_a_recipe(typed: Any) -> None:
+    _, said = typed("train", "--recipe", "paper", "--help")
     assert re.search(r"--epochs .*\[default: 350\]", said)
     assert re.search(r"--schedule .*\[default: paper\]", said)
 
 
-def test_an_unknown_method_or_recipe_has_no_help(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert typed.flipout(monkeypatch, "train", "--method", "flip-out", "--help") == 2
-    assert "did you mean 'flipout'" in capsys.readouterr().err
-    assert typed.flipout(monkeypatch, "train", "--recipe", "papper", "--help") == 2
-    assert "did you mean 'paper'" in capsys.readouterr().err
+def test_an_unknown_method_or_recipe_has_no_help(typed: Any) -> None:
+    for option, name, nearest in (("--method", "flip-out", "flipout"), ("--recipe", "papper", "paper")):
+        code, said = typed("train", option, name, "--help")
+        assert (code, f"did you mean '{nearest}'" in said) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.cli.typed import flipout
+from tests.lab.helpers import flipout
 
 NAMES = ["a[/b]", "[red]x[bold]", ":smile:", "[link=x]\\["]
 

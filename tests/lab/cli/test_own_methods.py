@@ -20,7 +20,6 @@ from flipout_lab.reports.charts import styles
 from flipout_lab.reports.labels import label_runs
 from flipout_lab.runs.pruning import attach
 from tests.helpers import mlp, sgd
-from tests.lab.cli import typed
 
 SOURCE = '''
 from __future__ import annotations
@@ -87,20 +86,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     sys.modules.pop(name, None)
 
 
-@pytest.fixture
-def flipout_cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Runs a command; returns its exit code and what it printed."""
-
-    def run(*arguments: str, width: int = 160) -> tuple[int, str]:
-        code = typed.flipout(monkeypatch, *arguments, width=width)
-        out, err = capsys.readouterr()
-        return code, out + err
-
-    return run
-
-
-def test_its_help(module: str, flipout_cli: Any) -> None:
-    code, said = flipout_cli("train", "--method", f"{module}:Powerful", "--help")
+def test_its_help(module: str, typed: Any) -> None:
+    code, said = typed("train", "--method", f"{module}:Powerful", "--help")
     assert code == 0
     own = said[said.index("This method only") :]
     for words in (
@@ -135,42 +122,40 @@ def test_its_options_reach_the_constructor(module: str) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("Powerful", ["--shape", "flat"], "--shape is 'flat': input should be 'round' or 'square'"),
-        ("Powerful", ["--p", "2"], "Powerful takes no --p; it takes --careful, --dead-first, --end"),
+        ("Powerful", ["--shape", "flat"], "--shape is 'flat'"),
+        ("Powerful", ["--p", "2"], "Powerful takes no --p"),
         ("Powerful", ["--powr", "2"], "--power"),
         ("Powerless", [], "has no class 'Powerless'"),
         ("score", [], "is not a class"),
         ("Demanding", [], "Demanding needs --strength"),
-        ("Clashing", [], "has an option 'momentum', which the lab uses itself; rename"),
+        ("Clashing", [], "'momentum'"),
     ],
 )
-def test_mistakes_are_explained(name: str, options: list[str], message: str, module: str, flipout_cli: Any) -> None:
-    code, said = flipout_cli("train", "--method", f"{module}:{name}", *options)
+def test_mistakes_are_explained(name: str, options: list[str], message: str, module: str, typed: Any) -> None:
+    code, said = typed("train", "--method", f"{module}:{name}", *options)
     assert code == 2
     assert message in said
 
 
-def test_train_plan_sweep_report_show(module: str, tmp_path: Path, flipout_cli: Any) -> None:
+def test_train_plan_sweep_report_show(module: str, tmp_path: Path, typed: Any) -> None:
     method = f"{module}:Powerful"
-    code, said = flipout_cli("train", "--method", method, "--epochs", "1", "--power", "3", "--out", "one[/b]")
+    code, said = typed("train", "--method", method, "--epochs", "1", "--power", "3", "--out", "one[/b]")
     assert (code, "saved in one[/b]" in said) == (0, True)
-    code, said = flipout_cli("show", "one[/b]")
+    code, said = typed("show", "one[/b]")
     assert (code, "power 3," in " ".join(said.split())) == (0, True)  # lines are wrapped
-    code, said = flipout_cli("plan", "--method", method, "--epochs", "2", "--prunings", "3")
+    code, said = typed("plan", "--method", method, "--epochs", "2", "--prunings", "3")
     assert (code, "2,522" in said) == (0, True)
     grid = f'[base]\nepochs = 1\nwidth = 0.25\n[[part]]\nmethod = "{method}"\npower = [1.0, 2.0]\n'
     (tmp_path / "grid.toml").write_text(grid)
-    code, said = flipout_cli(
-        "sweep", "grid.toml", "--out", "swept", "-j", "2", "--threads", "1", "--set", "careful=true"
-    )
+    code, said = typed("sweep", "grid.toml", "--out", "swept", "-j", "2", "--threads", "1", "--set", "careful=true")
     assert code == 0, said
     assert f"mlp {method}, power 2, careful yes" in said
-    code, said = flipout_cli("report", "swept")
+    code, said = typed("report", "swept")
     assert code == 0
     assert "Powerful, power 2" in (tmp_path / "swept" / "report" / "index.html").read_text()
 
 
-def test_results_outlive_the_code(module: str, tmp_path: Path, flipout_cli: Any) -> None:
+def test_results_outlive_the_code(module: str, tmp_path: Path, typed: Any) -> None:
     for power in (1.0, 2.0):
         settings = make_settings(method=f"{module}:Powerful", epochs=1, width=0.25, power=power)
         train(settings, tmp_path / "runs" / f"{power}")
@@ -183,7 +168,7 @@ def test_results_outlive_the_code(module: str, tmp_path: Path, flipout_cli: Any)
     assert sorted(label_runs(records.runs).values()) == [f"{module}:Powerful, power 1", f"{module}:Powerful, power 2"]
     assert {style.colour for style in styles(records.runs).values()} <= set(PALETTE)
     for command in (("report", "runs"), ("report", "runs/report/results.json", "--out", "again"), ("show", "runs/1.0")):
-        assert flipout_cli(*command)[0] == 0
+        assert typed(*command)[0] == 0
     assert f"{module}:Powerful" in (tmp_path / "again" / "index.html").read_text()
 
 
@@ -220,17 +205,17 @@ def registered() -> Iterator[type[flipout.Pruner]]:
 
 
 @pytest.mark.usefixtures("registered")
-def test_a_registered_method_is_everywhere(tmp_path: Path, flipout_cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registered_method_is_everywhere(tmp_path: Path, typed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    _, said = flipout_cli("methods")
+    _, said = typed("methods")
     assert "by-luck" in said
     assert "weights that are [out] of luck" in said
     assert "--charm 7" in said
-    _, said = flipout_cli("train", "--method=by-luck", "--help")
+    _, said = typed("train", "--method=by-luck", "--help")
     assert "This method only: by-luck" in said
     assert "number of charms [default: 7]" in said
     (tmp_path / "grid.toml").write_text('[base]\nepochs = 1\n[[part]]\nmethod = "by-luck"\ncharm = [7, 13]\n')
-    code, said = flipout_cli("sweep", "grid.toml", "--dry-run")
+    code, said = typed("sweep", "grid.toml", "--dry-run")
     assert code == 0
     assert "mlp by-luck, 95.0000% pruned" in said
     assert "mlp by-luck, charm 13, 95.0000% pruned" in said
@@ -241,7 +226,7 @@ def test_a_registered_method_is_everywhere(tmp_path: Path, flipout_cli: Any, mon
         "Sheer luck": "#123456",
         "Sheer luck, charm 13": "#123456",
     }
-    assert flipout_cli("report", "runs")[0] == 0
+    assert typed("report", "runs")[0] == 0
     page = (tmp_path / "runs" / "report" / "index.html").read_text()
     assert "Sheer luck, charm 13" in page
     assert "#123456" in page
@@ -249,12 +234,12 @@ def test_a_registered_method_is_everywhere(tmp_path: Path, flipout_cli: Any, mon
     assert [run["settings"].get("charm") for run in kept["runs"]] == [13, None]
 
 
-def test_a_recipe_with_its_options(module: str, tmp_path: Path, flipout_cli: Any) -> None:
+def test_a_recipe_with_its_options(module: str, tmp_path: Path, typed: Any) -> None:
     (tmp_path / "mine.toml").write_text(f'method = "{module}:Powerful"\npower = 3.0\nepochs = 1\n')
     assert make_settings("mine.toml").option("power") == 3.0
-    _, said = flipout_cli("train", "--recipe", "mine.toml", "--help")
+    _, said = typed("train", "--recipe", "mine.toml", "--help")
     assert "[default: 3]" in said
     (tmp_path / "other.toml").write_text("limit = 3.0\n")  # an option of no registered method
     assert make_settings("other.toml", method=f"{module}:Powerful").option("limit") == 3.0
-    with pytest.raises(LabError, match=r"unknown setting in the recipe other.toml: 'limit'"):
+    with pytest.raises(LabError, match=r"other.toml: 'limit'"):
         make_settings("other.toml")

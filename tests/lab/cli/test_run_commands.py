@@ -9,7 +9,7 @@ import pytest
 
 from flipout_lab import cli
 from flipout_lab.runs import run_views
-from tests.lab.cli.typed import flipout
+from tests.lab.helpers import flipout
 
 
 def test_train_show_evaluate(
@@ -103,7 +103,7 @@ def test_a_wrong_option_suggests_the_right_one(
 def test_an_unfinished_run_can_be_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tests.lab.runs.test_training import StopAt
+    from tests.lab.helpers import StopAt
 
     monkeypatch.setattr(cli.run_commands, "view_for", lambda *_: StopAt(20))
     assert flipout(monkeypatch, "train", "--epochs", "3", "--out", str(tmp_path)) == 130

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-
-from tests.lab.cli.typed import flipout
 
 LONG = "x" * 300
 REFUSED = [
@@ -36,17 +35,12 @@ REFUSED = [
 @pytest.mark.parametrize("command", ["train", "plan"])
 @pytest.mark.parametrize(("arguments", "message"), REFUSED)
 def test_nonsense_is_refused(
-    command: str,
-    arguments: str,
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command: str, arguments: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
     epochs = [] if "--epochs" in arguments else ["--epochs", "2"]
-    assert flipout(monkeypatch, command, *arguments.split(), *epochs) == 2
-    assert message in capsys.readouterr().err
+    code, said = typed(command, *arguments.split(), *epochs)
+    assert (code, message in said) == (2, True), said
 
 
 @pytest.mark.parametrize(
@@ -67,15 +61,11 @@ def test_nonsense_is_refused(
     ],
 )
 def test_other_nonsense_is_refused(
-    arguments: str,
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    arguments: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert flipout(monkeypatch, *arguments.split(), width=1000) == 2
-    assert message in capsys.readouterr().err
+    code, said = typed(*arguments.split(), width=1000)
+    assert (code, message in said) == (2, True), said
 
 
 def test_a_long_name_of_a_model_is_cut_in_the_name_of_the_run() -> None:

@@ -89,14 +89,12 @@ def test_accepted() -> None:
 
 
 def test_floats_of_another_scale_give_a_warning() -> None:
-    with pytest.warns(
-        UserWarning, match=r"value is 0\.\d+ in the training images of .*are both scaled in the same way"
-    ):
+    with pytest.warns(UserWarning, match=r"scaled in the same way"):
         load_returned(changed(2, torch.rand(4, 1, 4, 4) * 255))
 
 
 def test_a_function_with_an_argument() -> None:
-    with pytest.raises(LabError, match=r"needs_a_path is called without arguments .*'path'.*; give every argument a"):
+    with pytest.raises(LabError, match=r"needs_a_path .*'path'"):
         load(f"{__name__}:needs_a_path")
 
 
@@ -106,7 +104,7 @@ def needs_a_path(path: str) -> None: ...
 def test_an_empty_test_set_is_accepted_with_validate_only() -> None:
     values = good()
     data = load_returned((*values[:2], values[2][:0], values[3][:0]))
-    with pytest.raises(LabError, match=r"has no test images; add some, or use --validate"):
+    with pytest.raises(LabError, match=r"no test images.*--validate"):
         prepare(data, torch.device("cpu"), validate=False)
     assert [len(part) for part in prepare(data, torch.device("cpu"), validate=True)] == [5, 1]
 

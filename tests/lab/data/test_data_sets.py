@@ -48,9 +48,9 @@ def test_a_function_of_the_user() -> None:
 
 
 def test_an_unknown_name_suggests_the_closest() -> None:
-    with pytest.raises(LabError, match="unknown data set 'mnits'; did you mean 'mnist'"):
+    with pytest.raises(LabError, match="did you mean 'mnist'"):
         load("mnits")
-    with pytest.raises(LabError, match="--image-size applies to photographs only"):
+    with pytest.raises(LabError, match="--image-size"):
         load("digits", image_size=32)
 
 

@@ -187,9 +187,7 @@ def test_folders_without_runs(tmp_path: Path, swept: Path) -> None:
 
 def test_damaged_files_are_named(tmp_path: Path, swept: Path) -> None:
     (tmp_path / "sweep.json").write_text("{}")
-    with pytest.raises(
-        LabError, match=r"sweep\.json is damaged \(threads: field required\); move it away, or start the sweep again"
-    ):
+    with pytest.raises(LabError, match=r"sweep\.json .*threads"):
         collect(tmp_path)
     (tmp_path / "other.json").write_text('{"a": 1}')
     with pytest.raises(LabError, match=r"not the results\.json of a report"):

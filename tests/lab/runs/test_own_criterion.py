@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from flipout_lab import LabError, make_settings, train
 from flipout_lab.runs.training import StoppedError
-from tests.lab.runs.test_training import StopAt
+from tests.lab.helpers import StopAt
 
 
 def settings(**options: Any) -> Any:

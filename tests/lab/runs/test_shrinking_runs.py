@@ -16,8 +16,7 @@ from flipout.shrinking import decision
 from flipout_lab import load_run, make_settings, train
 from flipout_lab.runs.run_views import epoch_line
 from flipout_lab.runs.training import StoppedError
-
-from .test_training import StopAt
+from tests.lab.helpers import StopAt
 
 SETTINGS: dict[str, Any] = {"method": "magnitude", "sparsity": 0.97, "epochs": 4, "batch_size": 64, "threads": 1}
 

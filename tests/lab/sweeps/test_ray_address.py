@@ -20,6 +20,6 @@ def test_a_wrong_address(address: str) -> None:
     engine, listener = RayEngine(address), None
     started = time.monotonic()
     unused: Any = listener
-    with pytest.raises(LabError, match=r"there is no Ray cluster at|is not an address: give auto, HOST:PORT"):
+    with pytest.raises(LabError, match=r"Ray cluster|HOST:PORT"):
         engine.run([], unused)
     assert time.monotonic() - started < 10

@@ -173,7 +173,7 @@ def test_parts_are_listed_in_the_order_of_the_grid(tmp_path: Path) -> None:
 
 def test_a_damaged_description_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text("{}")
-    with pytest.raises(LabError, match=r"damaged \(threads: field required\); delete it"):
+    with pytest.raises(LabError, match=r"damaged \(threads"):
         run(grid({"seed": 0}), tmp_path)
 
 
