@@ -267,6 +267,11 @@ class Run:
         with self.pruner.expanded():
             save_checkpoint(self.folder / CHECKPOINTS, self.step, self._state())
 
+    def _parts(self) -> dict[str, Any]:
+        """What has a state of its own, in the order in which it is restored."""
+        parts = {"model": self.model, "optimizer": self.optimizer, "pruner": self.pruner, "scaler": self.scaler}
+        return parts if self.aim is None else {**parts, "aim": self.aim}
+
     def _state(self) -> dict[str, Any]:
         return {
             "settings": self.settings.as_dict(),
@@ -274,11 +279,7 @@ class Run:
             "loss_sum": self.loss_sum.clone(),
             "seconds": self.seconds,
             "metrics": self.metrics,
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "pruner": self.pruner.state_dict(),
-            "aim": None if self.aim is None else self.aim.state_dict(),
-            "scaler": self.scaler.state_dict(),
+            **{name: part.state_dict() for name, part in self._parts().items()},
             "random": torch.get_rng_state(),
             "cuda_random": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
         }
@@ -286,8 +287,7 @@ class Run:
     def _resume(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint. One of other settings is an error: `config.json` may have been deleted."""
         advice = f"delete {self.folder / CHECKPOINTS} to start the run again, or choose another --out"
-        stored = state.get("settings")  # a checkpoint of an older version has none
-        if stored is not None and validated(stored, stored=True).non_defaults() != self.settings.non_defaults():
+        if validated(state.get("settings", {}), stored=True).non_defaults() != self.settings.non_defaults():
             raise LabError(f"the checkpoints in {self.folder} are of a run with other settings; {advice}")
         try:
             self._load(state)
@@ -296,12 +296,8 @@ class Run:
             raise LabError(f"the checkpoints in {self.folder} do not fit this run ({reason}); {advice}") from error
 
     def _load(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.pruner.load_state_dict(state["pruner"])
-        if self.aim is not None:
-            self.aim.load_state_dict(state["aim"])
-        self.scaler.load_state_dict(state["scaler"])
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
         self.step, self.seconds, self.metrics = state["step"], state["seconds"], state["metrics"]
         self.loss_sum.copy_(state["loss_sum"])
         torch.set_rng_state(state["random"])
