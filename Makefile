@@ -15,7 +15,7 @@ demo: .venv/demo ## compare five methods on an embedded data set; about a minute
 	$(BIN)/flipout demo
 
 test: lint ## ruff, mypy, and all tests but the slow ones, with coverage
-	$(PARALLEL) $(BIN)/pytest --numprocesses auto --dist worksteal --cov=flipout --cov-report=term-missing:skip-covered
+	$(PARALLEL) $(BIN)/pytest --numprocesses auto --dist worksteal --cov=flipout --cov=flipout_lab --cov-report=term-missing:skip-covered
 
 test-slow: wheel ## the stress tests, and the wheel
 	$(PARALLEL) $(BIN)/pytest -m slow --numprocesses auto --dist worksteal

@@ -30,11 +30,11 @@ import flipout
 from flipout import export
 from flipout.export.costs import dense_file_bytes, sparse_file_bytes
 from flipout.export.timing import time_interleaved
-from flipout.lab import build, load
-from flipout.lab.data import data_home
-from flipout.lab.data.batches import Images, prepare
-from flipout.lab.files import write_json
-from flipout.lab.runs.training import evaluate
+from flipout_lab import build, load
+from flipout_lab.data import data_home
+from flipout_lab.data.batches import Images, prepare
+from flipout_lab.files import write_json
+from flipout_lab.runs.training import evaluate
 
 OUT = Path(__file__).with_name("export.json")
 NETWORKS = ("resnet18", "vgg19")

@@ -9,9 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from flipout.lab import build, make_settings
-from flipout.lab.runs.progress_view import Quiet
-from flipout.lab.runs.training import Run, make_optimizer
+from flipout_lab import build, make_settings
+from flipout_lab.runs.pruning import make_optimizer
+from flipout_lab.runs.run_views import View
+from flipout_lab.runs.training import Run
 
 from .timing import Times, interleaved
 
@@ -33,7 +34,7 @@ def measure() -> Times:
         data="benchmarks.loop:images", model="lenet-300-100", method="dense", batch_size=BATCH, epochs=1000, threads=1
     )
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(settings, Path(folder), Quiet(), ())
+        run = Run(settings, Path(folder), View(), ())
         never = threading.Event()
         bare = build("lenet-300-100", (1, 28, 28))
         optimizer = make_optimizer(settings, bare)

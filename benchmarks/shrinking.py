@@ -27,11 +27,11 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import flipout
-from flipout.lab import build
-from flipout.lab.errors import LabError
-from flipout.lab.files import write_json
-from flipout.lab.reports.matplotlib_figures import Drawing
 from flipout.shrinking import decision
+from flipout_lab import build
+from flipout_lab.errors import LabError
+from flipout_lab.files import write_json
+from flipout_lab.reports.matplotlib_figures import Drawing
 
 from .export import cifar10
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 import flipout
-from flipout.lab import build
 from flipout.schedules import Pruning
+from flipout_lab import build
 
 from .textbook import Textbook
 from .timing import Times, Work, interleaved

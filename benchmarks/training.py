@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import flipout
-from flipout.lab import build
+from flipout_lab import build
 
 from .step import NETWORKS, prune_for_the_first_time
 from .timing import Times, Work, interleaved

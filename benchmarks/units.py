@@ -6,7 +6,7 @@ import torch
 
 import flipout
 from flipout.export.costs import MemoryCounter
-from flipout.lab import build
+from flipout_lab import build
 
 from .timing import Times, interleaved
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 GITHUB = "https://github.com/flipout/flipout/blob/main/"
 PAGES = {ROOT / "CONTRIBUTING.md": "contributing.md", ROOT / "CHANGELOG.md": "changelog.md"}
-PACKAGES = ("flipout", "flipout.export", "flipout.lab")
+PACKAGES = ("flipout", "flipout.export", "flipout_lab")
 
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]+)?\)")
 LOADED = re.compile(
@@ -55,7 +55,7 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
     """Warn about everything that a page loads from another host: the site must work offline."""
     for loaded in LOADED.findall(output):
         log.warning("%s loads from another host: %s", page.file.src_uri, loaded)
-    documented.update(re.findall(r'id="(flipout\.[\w.]+)"', output))
+    documented.update(re.findall(r'id="(flipout(?:_lab)?\.[\w.]+)"', output))
     return output
 
 

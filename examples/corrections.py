@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import flipout
 from flipout import Geometric, GlobalMagnitude, GradientNoise, PaperFlipOut, Pruner
 from flipout.criteria import flip_saliency
-from flipout.lab.paper.printed_equations import printed_saliency, signed_saliency
+from flipout_lab.paper import printed_saliency, signed_saliency
 
 SPARSITY, BATCH = 0.9375, 64
 Attach = Callable[[nn.Module, torch.optim.Optimizer, int], Pruner]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from flipout.atomic_files import leftover_files, replacing
-from flipout.lab.files import remove_leftovers, write_bytes
+from flipout_lab.files import remove_leftovers, write_bytes
 
 
 def test_the_file_is_replaced_at_the_end(tmp_path: Path) -> None:

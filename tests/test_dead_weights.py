@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import flipout
 from flipout.graph.live_paths import effective_weights
-from flipout.lab.models import build
+from flipout_lab.models import build
 from tests.helpers import assert_masked, batches, convnet, cross_entropy, make, mlp, sgd, train
 
 SCHEDULED = ["flipout", "magnitude", "random", "magnitude-uncertainty", "hoyer-square", "lottery"]

@@ -105,7 +105,7 @@ def test_the_page_on_your_own_data_and_network_works(tmp_path: Path) -> None:
     (module,) = code(page)
     (tmp_path / "stripes.py").write_text(module)
     (line,) = re.findall(r"^flipout (train --data stripes.*)$", page.read_text(), re.MULTILINE)
-    command = [sys.executable, "-m", "flipout.cli", *line.split(), "--out", "run"]
+    command = [sys.executable, "-m", "flipout_lab", *line.split(), "--out", "run"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "run" / "result.json").read_text())["test_accuracy"] > 0.9

@@ -15,7 +15,7 @@ from flipout.export.acceleration import CHANNELS_LAST, COMPACTED, SPARSE_LAYERS,
 from flipout.export.layer_trials import DENSE, MIN_SPEEDUP_RATIO, AccelerationChoices, fastest_or_first
 from flipout.export.sparse_layers import SPARSE_CONVOLUTIONS, SparseLayer, sparse_forms
 from flipout.export.timing import Timing
-from flipout.lab import build
+from flipout_lab import build
 from tests.export.helpers import prune
 
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from flipout.lab.models import MODELS, build
+from flipout_lab.models import MODELS, build
 from tests.export.helpers import check, notes_of, numbers
 from tests.graph.networks import Architect, randomize
 

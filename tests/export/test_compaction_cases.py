@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from flipout.export.compaction import CompactionReport, compact
-from flipout.lab.models import build
+from flipout_lab.models import build
 from tests.export.helpers import assert_same, check, notes_of, numbers, outputs, zero
 from tests.graph.networks import randomize
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from flipout.export import compact, to_onnx, to_pt2
 from flipout.export.formats import open_session, run_session
-from flipout.lab import build
+from flipout_lab import build
 from tests.export.helpers import prune
 
 pytest.importorskip("onnxruntime")

@@ -23,7 +23,7 @@ from flipout.export.timing import (
     Timing,
     format_milliseconds,
 )
-from flipout.lab import build
+from flipout_lab import build
 from tests.export.helpers import prune
 
 

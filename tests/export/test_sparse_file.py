@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from flipout.export import sparse_file
 from flipout.export.sparse_file import load, save
 from flipout.export.sparse_index import DTYPES, best_low, decode_gaps, encode_gaps, gap_bytes, pack, unpack
-from flipout.lab import build
+from flipout_lab import build
 
 
 def bits(tensor: Tensor) -> Tensor:

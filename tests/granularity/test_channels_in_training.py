@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import flipout
 from flipout import export
-from flipout.lab.models.model_catalogue import MODELS
+from flipout_lab.models.model_catalogue import MODELS
 from tests.helpers import sgd
 
 SHAPE = (3, 16, 16)

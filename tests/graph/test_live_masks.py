@@ -14,7 +14,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from flipout.graph.copies import UnsupportedNetworkError
 from flipout.graph.live_paths import LivePaths, effective_weights
-from flipout.lab.models import build
+from flipout_lab.models import build
 from tests.graph.networks import BLOCKS, UNDERSTOOD
 from tests.graph.path_search import live_weights, smooth_network
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from flipout.lab.reports import Records, collect
-from flipout.lab.sweeps import open_store, sweep
-from flipout.lab.sweeps.grid import parse_grid
-from flipout.lab.sweeps.job import Engine, Job, Listener, run_job
-from flipout.lab.sweeps.sweep_view import SweepView
+from flipout_lab.reports import Records, collect
+from flipout_lab.sweeps import open_store, sweep
+from flipout_lab.sweeps.execution import SweepView
+from flipout_lab.sweeps.grid import parse_grid
+from flipout_lab.sweeps.local_engine import Engine, Job, Listener, run_job
 
 BASE = {"recipe": "paper", "data": "digits", "model": "mlp", "epochs": 3, "width": 0.25}
 PARTS = [

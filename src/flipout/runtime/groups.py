@@ -175,7 +175,7 @@ class Gathered(Group):
     """Several weights in one buffer; also a weight whose elements are not in one tensor.
 
     The buffer is a matrix of short rows. Each weight starts with a row of its own, and its last row is filled up with
-    zeros that count as kept. So a number for each weight is a number for each of its rows, and its sum is the sum of
+    zeros that count as pruned. So a number for each weight is a number for each of its rows, and its sum is the sum of
     the sums of its rows.
     """
 
@@ -193,7 +193,7 @@ class Gathered(Group):
         self._rows = rows.to(device)
         self.values, self._grads = (torch.zeros(len(self._owners), ROW, dtype=dtype, device=device) for _ in range(2))
         self._own_values, self._own_grads = self._views(self.values), self._views(self._grads)
-        self.mask = self._joined([weight.bytes for weight in weights], fill=1)
+        self.mask = self._joined([weight.bytes for weight in weights])
         self._masks = self._views(self.mask.view(torch.bool))
         for weight, mask in zip(weights, self._masks, strict=True):
             weight.mask = mask
@@ -303,10 +303,10 @@ class Gathered(Group):
         owners = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths, device="cpu"))
         return torch.tensor(lengths, device="cpu").to(self.values.device), owners.to(self.values.device)
 
-    def _joined(self, tensors: Sequence[Tensor], fill: int = 0) -> Tensor:
+    def _joined(self, tensors: Sequence[Tensor]) -> Tensor:
         """Tensors of the weights in the layout of `values`."""
         first = tensors[0]
-        joined = torch.full(self.values.shape, fill, dtype=first.dtype, device=first.device)
+        joined = torch.zeros(self.values.shape, dtype=first.dtype, device=first.device)
         torch._foreach_copy_(self._views(joined), list(tensors))
         return joined
 
@@ -369,7 +369,7 @@ def _width(weight: Weight) -> int:
 
 def _wrapped_numbers(weight: Weight) -> Tensor:
     """The number of each element in its original tensor, as int32."""
-    elements = weight.view.elements().flatten()
+    elements = weight.view.elements().view(weight.mask.shape)
     return ((elements + (1 << 31)) % (1 << 32) - (1 << 31)).to(torch.int32)
 
 

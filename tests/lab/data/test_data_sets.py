@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from flipout.lab import LabError, load
-from flipout.lab.data import DATA
-from flipout.lab.data.batches import augment, channel_statistics, prepare, validation_size
-from flipout.lab.data.data_catalogue import data_title
+from flipout_lab import LabError, load
+from flipout_lab.data import DATA
+from flipout_lab.data.batches import augment, channel_statistics, prepare, validation_size
+from flipout_lab.data.data_catalogue import data_title
 
 CPU = torch.device("cpu")
 
@@ -39,7 +39,7 @@ def test_a_function_of_the_user() -> None:
         ("nonsense", "must return four tensors"),
         ("flat", r"expected \(number, channels, height, width\)"),
         ("absent", "has no function 'absent'"),
-        ("one_label", "returns 2 test images but 1 test labels"),
+        ("one_label", "test labels .* 1, for 2 images"),
     ):
         with pytest.raises(LabError, match=message):
             load(f"{__name__}:{name}")
@@ -48,9 +48,9 @@ def test_a_function_of_the_user() -> None:
 
 
 def test_an_unknown_name_suggests_the_closest() -> None:
-    with pytest.raises(LabError, match="unknown data set 'mnits'; did you mean 'mnist'"):
+    with pytest.raises(LabError, match="did you mean 'mnist'"):
         load("mnits")
-    with pytest.raises(LabError, match="--image-size applies to photographs only"):
+    with pytest.raises(LabError, match="--image-size"):
         load("digits", image_size=32)
 
 
@@ -104,7 +104,7 @@ def test_an_epochs_order_is_a_function_of_seed_and_epoch() -> None:
 
 
 def test_images_too_large_for_floats_are_normalized_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    from flipout.lab.data import batches
+    from flipout_lab.data import batches
 
     whole, _ = prepare(load("digits"), CPU, validate=False)
     monkeypatch.setattr(batches, "FLOAT_LIMIT", 0)

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from flipout.lab import make_settings
-from flipout.lab.paper.claims_table import claims_table
-from flipout.lab.paper.paper_claims import CLAIMS, Claim, Finding, Verdict, overall
-from flipout.lab.paper.results_page import render_results_page
-from flipout.lab.reports import Record, Records
+from flipout_lab import make_settings
+from flipout_lab.paper.paper_claims import CLAIMS, Claim, Finding, Verdict, claims_table, overall
+from flipout_lab.paper.results_page import render_results_page
+from flipout_lab.reports import Record, Records
 
 
 def run(accuracy: float, part: str, dead: tuple[str, ...] = (), **settings: Any) -> Record:
@@ -221,14 +220,14 @@ def test_the_table_of_claims_has_a_column_for_each_network() -> None:
     table = claims_table("", Records("one", (*runs, *held_out)))
     assert table is not None
     assert table.heading == ("claim of the paper", "MLP on digits, 350 epochs")
-    assert table.rows[0][1].text == "holds (1 of 1)"
+    assert table.rows[0][1] == "holds"
     shorter = [*results("flipout-paper", [60], epochs=3), *results("magnitude", [70], epochs=3)]
     table = claims_table("", Records("two", (*runs, *shorter)))
     assert table is not None
     assert table.heading[1:] == ("all networks", "MLP on digits, 350 epochs", "MLP on digits, 3 epochs")
-    assert [entry.text for entry in table.rows[0][1:]] == [
+    assert list(table.rows[0][1:]) == [
         "holds in part (1 of 2)",
-        "holds (1 of 1)",
-        "cannot be said here (0 of 1)",
+        "holds",
+        "cannot be said here",
     ]
     assert claims_table("", Records("none", tuple(results("random", [1.0])))) is None

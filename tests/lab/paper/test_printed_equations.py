@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from flipout.criteria import flip_saliency
-from flipout.lab.paper.printed_equations import printed_saliency, signed_saliency
+from flipout_lab.paper import printed_saliency, signed_saliency
 
 
 def test_eq_1_as_printed() -> None:

@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from flipout.lab.paper.results_page import render_results_page
-from flipout.lab.reports import Records
+from flipout_lab.paper.results_page import render_results_page
+from flipout_lab.reports import Records
 from tests.lab.reports.test_lead import runs
 
 PAGE = Path(__file__).parents[3] / "docs" / "results.md"

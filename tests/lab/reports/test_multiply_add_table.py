@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flipout.lab import make_settings
-from flipout.lab.reports.multiply_add_table import accuracy_at, multiply_add_table
-from flipout.lab.reports.records import Record
+from flipout_lab import make_settings
+from flipout_lab.reports.records import Record
+from flipout_lab.reports.report_tables import accuracy_at, multiply_add_table
 
 
 def record(granularity: str, sparsity: float, share: float, accuracy: float, seed: int = 0) -> Record:
@@ -34,7 +34,7 @@ def test_methods_are_compared_between_their_own_sparsities() -> None:
     table = multiply_add_table("title", runs)
     assert table is not None
     assert table.heading == ("method", "50.000%", "25.000%")
-    assert [[entry.text for entry in row] for row in table.rows] == [
+    assert [list(row) for row in table.rows] == [
         ["FlipOut", "90.00", "80.00"],
         ["FlipOut, channels", "80.00", "65.00"],  # halfway between 65 and 95 on the logarithm
     ]

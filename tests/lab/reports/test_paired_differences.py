@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import ttest_1samp
 
-from flipout.lab.reports.confidence_intervals import PairedDifference
-from flipout.lab.reports.paired_differences import paired_differences, paired_table
-from flipout.lab.reports.records import Record
-from flipout.lab.runs.settings import validated
+from flipout_lab.reports.records import Record
+from flipout_lab.reports.report_tables import paired_differences, paired_table
+from flipout_lab.reports.seed_statistics import PairedDifference
+from flipout_lab.runs.settings import validated
 
 
 def run(method: str, seed: int, accuracy: float | None, sparsity: float = 0.99, **options: object) -> Record:

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import ttest_rel
 
-from flipout.lab.reports import Records
-from flipout.lab.reports.labels import label_runs, percent
-from flipout.lab.reports.seed_statistics import (
+from flipout_lab.reports import Records
+from flipout_lab.reports.labels import label_runs, percent
+from flipout_lab.reports.seed_statistics import (
     Cell,
     beats,
     best,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from flipout import lab
-from flipout.lab import make_settings
-from flipout.lab.errors import LabError
-from flipout.lab.runs.option_checks import check_method_options
+import flipout_lab as lab
+from flipout_lab import make_settings
+from flipout_lab.errors import LabError
+from flipout_lab.runs.pruning import check_method_options
 
 
 @pytest.mark.parametrize(("granularity", "sparsity"), [("channel", 0.6), ("2:4", 0.5), ("8x1", 0.7)])

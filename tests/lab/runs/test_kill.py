@@ -24,7 +24,7 @@ KILLS = 4
 def command(method: str, out: Path) -> list[str]:
     sparsity = 0.99 if method == SHRINKING else 0.9
     options = f"--method {method} --epochs 15 --sparsity {sparsity} --batch-size 16 --learning-rate 0.03 --threads 1"
-    return [sys.executable, "-m", "flipout.cli", "train", *options.split(), "--out", str(out)]
+    return [sys.executable, "-m", "flipout_lab", "train", *options.split(), "--out", str(out)]
 
 
 @pytest.mark.parametrize("method", [*METHODS, SHRINKING])

@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from flipout.lab import LabError, make_settings, train
-from flipout.lab.runs.training import StoppedError
-from tests.lab.runs.test_training import StopAt
+from flipout_lab import LabError, make_settings, train
+from flipout_lab.runs.training import StoppedError
+from tests.lab.helpers import StopAt
 
 
 def settings(**options: Any) -> Any:

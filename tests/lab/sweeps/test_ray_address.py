@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from flipout.lab.errors import LabError
+from flipout_lab.errors import LabError
 
 pytest.importorskip("ray")
-from flipout.lab.sweeps.ray_engine import RayEngine
+from flipout_lab.sweeps.ray_engine import RayEngine
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,6 @@ def test_a_wrong_address(address: str) -> None:
     engine, listener = RayEngine(address), None
     started = time.monotonic()
     unused: Any = listener
-    with pytest.raises(LabError, match=r"there is no Ray cluster at|is not an address: give auto, HOST:PORT"):
+    with pytest.raises(LabError, match=r"Ray cluster|HOST:PORT"):
         engine.run([], unused)
     assert time.monotonic() - started < 10

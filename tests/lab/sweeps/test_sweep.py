@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flipout.lab.errors import LabError
-from flipout.lab.sweeps import SweepOutcome, open_store, sweep
-from flipout.lab.sweeps.grid import Grid, parse_grid
-from flipout.lab.sweeps.job import Job, JobUpdate, Listener
-from flipout.lab.sweeps.local_engine import LocalEngine
-from flipout.lab.sweeps.store import RunMirror
-from flipout.lab.sweeps.sweep_view import SweepView, summary_table
+from flipout_lab.errors import LabError
+from flipout_lab.sweeps import SweepOutcome, open_store, sweep
+from flipout_lab.sweeps.execution import SweepView
+from flipout_lab.sweeps.grid import Grid, parse_grid
+from flipout_lab.sweeps.local_engine import Job, JobUpdate, Listener, LocalEngine
+from flipout_lab.sweeps.store import RunMirror
 
 BASE = {"data": "digits", "model": "mlp", "epochs": 2, "width": 0.25}
 
@@ -32,7 +31,7 @@ def grid(*parts: dict[str, Any], **base: Any) -> Grid:
 def run(chosen: Grid, out: Path | str, jobs: int = 2, **options: Any) -> tuple[SweepOutcome, str]:
     console = Console(record=True, width=200, file=io.StringIO())
     outcome = sweep([chosen], open_store(str(out)), LocalEngine(jobs, 1), SweepView(console), **options)
-    console.print(summary_table(outcome.status, outcome.reasons))
+    console.print(outcome.table().rich())
     return outcome, console.export_text()
 
 
@@ -174,7 +173,7 @@ def test_parts_are_listed_in_the_order_of_the_grid(tmp_path: Path) -> None:
 
 def test_a_damaged_description_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text("{}")
-    with pytest.raises(LabError, match=r"damaged \(threads: field required\); delete it"):
+    with pytest.raises(LabError, match=r"damaged \(threads"):
         run(grid({"seed": 0}), tmp_path)
 
 
@@ -260,7 +259,7 @@ sparsity = 0.9
 
 
 def command(path: Path, out: Path) -> list[str]:
-    return [sys.executable, "-m", "flipout.cli", "sweep", str(path), "--out", str(out), "-j", "2", "--threads", "1"]
+    return [sys.executable, "-m", "flipout_lab", "sweep", str(path), "--out", str(out), "-j", "2", "--threads", "1"]
 
 
 def workers_of(out: Path) -> set[int]:

@@ -1,6 +1,0 @@
-"""`python -m flipout.cli`"""
-
-from . import process
-
-if __name__ == "__main__":  # and not in the workers of a sweep, which import it too
-    process()

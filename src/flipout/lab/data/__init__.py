@@ -1,8 +1,0 @@
-"""Data sets: the catalogue (`DATA`) and `load(name)`, which returns a data set as tensors."""
-
-from .data_catalogue import DATA
-from .data_loading import find_image_folder, load
-from .data_types import Data, DataInfo
-from .downloads import data_home
-
-__all__ = ["DATA", "Data", "DataInfo", "data_home", "find_image_folder", "load"]

@@ -1,8 +1,0 @@
-"""Sweeps: many runs from one grid file, in processes on this machine or on a Ray cluster."""
-
-from .execution import SweepOutcome, sweep
-from .grid import Grid, PlannedRun, read_grid, shipped_grids
-from .job import Engine
-from .store import open_store
-
-__all__ = ["Engine", "Grid", "PlannedRun", "SweepOutcome", "open_store", "read_grid", "shipped_grids", "sweep"]

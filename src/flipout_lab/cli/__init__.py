@@ -1,0 +1,54 @@
+"""The command line, one file for each kind of command."""
+
+from __future__ import annotations
+
+import errno
+import sys
+import warnings
+
+import torch
+
+try:
+    from ..errors import LabError
+    from . import run_commands, sweep_commands
+    from .application import app, console, errors
+except ModuleNotFoundError as error:
+    sys.exit(f"the command line needs the lab ({error.name} is missing): pip install 'flipout[lab]'")
+
+__all__ = ["app", "console", "errors", "main", "process", "run_commands", "sweep_commands"]
+
+EXPLAINED = {
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.EACCES: "check the permissions",
+    errno.EPERM: "check the permissions",
+    errno.EROFS: "choose a folder that can be written to",
+    errno.ENOSPC: "free some space and run the same command again",
+    errno.EDQUOT: "free some space and run the same command again",
+    errno.ENOTDIR: "a part of this path is a file, not a folder",
+    errno.EISDIR: "this is a folder, not a file",
+}
+"""Errors of the system that the user can fix, wherever they happen."""
+
+
+def process() -> None:
+    """Run the command line as a process."""
+    # The momentum of a pruned weight decays to a denormal number and stays one, which slows arithmetic down. This must
+    # be set before torch starts its threads, which inherit it.
+    torch.set_flush_denormal(True)
+    main()
+
+
+def main() -> None:
+    """Run a command. An error that the user can fix is printed without a traceback."""
+    warnings.showwarning = lambda message, *_, **__: errors.print(f"warning: {message}", soft_wrap=True, markup=False)
+    try:
+        app()
+    except LabError as error:
+        errors.print(f"error: {error}", soft_wrap=True, markup=False)
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in EXPLAINED:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        errors.print(f"error: {where}{error.strerror}; {EXPLAINED[error.errno]}", soft_wrap=True, markup=False)
+        sys.exit(2)

@@ -1,0 +1,204 @@
+"""The figures of a report as data. They are drawn twice: with plotly for the page, with matplotlib for print."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from flipout import METHODS
+
+from ..runs.method_options import method_colour, method_title
+from ..runs.run_folder import accuracy_in
+from .labels import label_runs, percent
+from .records import Record
+from .seed_statistics import Cell, by_option, cells, dense_cell, one_per_seed
+
+DASHES = ("solid", "dash", "dot", "dashdot")
+SYMBOLS = ("circle", "square", "diamond", "triangle-up")
+
+
+@dataclass(frozen=True)
+class Style:
+    colour: str
+    dash: str
+    symbol: str
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points with error bars. `error` is None for a point with a single seed."""
+
+    label: str
+    style: Style
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    error: tuple[float | None, ...]
+    seeds: tuple[int, ...]
+    prunings: tuple[float, ...] = ()  # where on the x axis the network was pruned
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Curves with their axes."""
+
+    curves: tuple[Curve, ...]
+    x: str
+    y: str
+    unit: str = "%"
+    reference: float | None = None  # a horizontal line: the dense network
+    over_density: bool = False  # the x axis is the density, logarithmic, with higher sparsity to the right
+    from_zero: bool = False
+
+
+@dataclass(frozen=True)
+class LayerShares:
+    """The share of weights that each layer keeps, in percent, with one row per method."""
+
+    labels: tuple[str, ...]
+    layers: tuple[str, ...]
+    kept: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class FlipHistogram:
+    """How many weights flipped how often. `counts` are the ranges of the histogram: "0", "1 to 2", "3 to 6", ..."""
+
+    counts: tuple[str, ...]
+    kept: tuple[int, ...]
+    pruned: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PruningHistory:
+    """For each layer the epochs of the start, the prunings and the end, and the share of weights left after each."""
+
+    layers: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]
+
+
+Chart = Lines | LayerShares | FlipHistogram | PruningHistory
+
+
+def styles(runs: Sequence[Record]) -> dict[str, Style]:
+    """The style of each label: a colour for each method, a dash for each variant of it."""
+    labels, chosen, variants = label_runs(runs), dict[str, Style](), dict[str, int]()
+    for run in runs:
+        label, method = labels[run.name], run.settings.method
+        if label not in chosen:
+            number = variants.get(method, 0)
+            variants[method] = number + 1
+            chosen[label] = Style(method_colour(method), DASHES[number % len(DASHES)], SYMBOLS[number % len(SYMBOLS)])
+    return chosen
+
+
+def _curve(label: str, style: Style, points: Sequence[tuple[float, Cell]], prunings: tuple[float, ...] = ()) -> Curve:
+    points = [(x, cell) for x, cell in points if cell.values]
+    columns = ((x, cell.mean, cell.spread, cell.seeds) for x, cell in points)
+    x, y, error, seeds = zip(*columns, strict=True) if points else ((), (), (), ())
+    return Curve(label, style, x, y, error, seeds, prunings)
+
+
+def accuracy_chart(runs: Sequence[Record]) -> Lines:
+    """Accuracy against density, for every method."""
+    style, dense = styles(runs), dense_cell(runs)
+    curves = tuple(
+        _curve(label, style[label], [(1 - sparsity, cell) for sparsity, cell in row.items()])
+        for label, row in cells(runs).items()
+    )
+    reference = dense.mean if dense is not None and dense.values else None
+    return Lines(curves, "weights pruned (log scale)", "accuracy, last epoch (%)", "%", reference, over_density=True)
+
+
+def scan_chart(runs: Sequence[Record], option: str, axis: str) -> Lines:
+    """Accuracy against the value of an option, one curve for each method and sparsity."""
+    scans: dict[tuple[str, float], list[Record]] = {}
+    for run in runs:
+        if run.settings.sparsity and run.settings.method != "dense":
+            scans.setdefault((method_title(run.settings.method), run.settings.sparsity), []).append(run)
+    curves, colours = [], [record.colour for record in METHODS.values()]
+    for number, ((method, sparsity), group) in enumerate(scans.items()):
+        style = Style(colours[number % len(colours)], "solid", SYMBOLS[number % len(SYMBOLS)])
+        points = [(value, cell) for (value, _), cell in sorted(by_option(group, option).items(), key=lambda e: e[0])]
+        curves.append(_curve(f"{method}, {percent(sparsity)}", style, points))
+    return Lines(tuple(curves), axis, "accuracy (%)")
+
+
+def learning_chart(runs: Sequence[Record], sparsity: float) -> Lines:
+    """Accuracy against epochs at one sparsity: the mean over seeds, with the epochs at which the network was pruned."""
+    curves = _epoch_curves(runs, sparsity, lambda run, epoch: 100 * accuracy_in(run.metrics[epoch]))
+    return Lines(curves, "epoch (ticks: prunings)", "accuracy (%)")
+
+
+def seconds_chart(runs: Sequence[Record], sparsity: float) -> Lines:
+    """The seconds of each epoch at one sparsity and of the dense network: they fall as the network is shrunk."""
+    curves = _epoch_curves(runs, sparsity, lambda run, epoch: float(run.metrics[epoch]["epoch_seconds"]), dense=True)
+    plain = tuple(Curve(c.label, c.style, c.x, c.y, c.error, c.seeds) for c in curves)
+    return Lines(plain, "epoch", "seconds of the epoch", "s", from_zero=True)
+
+
+def _epoch_curves(
+    runs: Sequence[Record], sparsity: float, value: Callable[[Record, int], float], *, dense: bool = False
+) -> tuple[Curve, ...]:
+    style, labels = styles(runs), label_runs(runs)
+    grouped: dict[str, list[Record]] = {}
+    for run in runs:
+        shown = run.settings.sparsity == sparsity or (dense and run.settings.method == "dense")
+        if run.metrics and run.result is not None and shown:
+            grouped.setdefault(labels[run.name], []).append(run)
+    curves = []
+    for label, group in ((label, one_per_seed(records)) for label, records in grouped.items()):
+        epochs = min(len(run.metrics) for run in group)
+        points = [(e + 1.0, Cell(tuple(value(run, e) for run in group))) for e in range(epochs)]
+        curves.append(_curve(label, style[label], points, pruning_epochs(group[0])))
+    return tuple(curves)
+
+
+def pruning_epochs(run: Record) -> tuple[float, ...]:
+    """The epochs at which a run was pruned, as fractions."""
+    if run.result is None or not run.metrics:
+        return ()
+    steps_per_epoch = run.metrics[-1]["step"] / run.metrics[-1]["epoch"]
+    return tuple(pruning["step"] / steps_per_epoch for pruning in run.result["prunings"])
+
+
+def layer_shares(runs: Sequence[Record], sparsity: float) -> LayerShares:
+    """The share of weights that each layer keeps at one sparsity: the mean over seeds."""
+    labels = label_runs(runs)
+    grouped: dict[str, list[dict[str, float]]] = {}
+    for run in runs:
+        if run.result is not None and "layers" in run.result and run.settings.sparsity == sparsity:
+            shares = {name: _share(layer["kept"], layer) for name, layer in run.result["layers"].items()}
+            grouped.setdefault(labels[run.name], []).append(shares)
+    names = tuple(next(iter(grouped.values()))[0]) if grouped else ()
+    rows = tuple(tuple(statistics.fmean(seed[name] for seed in seeds) for name in names) for seeds in grouped.values())
+    return LayerShares(tuple(grouped), names, rows)
+
+
+def _share(kept: int, layer: Mapping[str, int]) -> float:
+    return 100 * kept / max(1, layer["weights"])
+
+
+def flip_histogram(run: Record) -> FlipHistogram | None:
+    """The flips of all layers of a run; None for a method that does not count flips."""
+    if run.result is None or not run.result.get("flips"):
+        return None
+    layers = run.result["flips"].values()
+    bins = max(len(histogram) for layer in layers for histogram in layer.values())
+
+    def total(kind: str) -> tuple[int, ...]:
+        return tuple(sum(layer[kind][b] for layer in layers if b < len(layer[kind])) for b in range(bins))
+
+    counts = ("0", *(f"{2**b - 1} to {2 ** (b + 1) - 2}" for b in range(1, bins)))
+    return FlipHistogram(counts, total("kept"), total("pruned"))
+
+
+def pruning_history(run: Record) -> PruningHistory | None:
+    """How many weights each layer of a run has left after each pruning; None if the run does not say."""
+    if run.result is None or "prunings" not in run.result:
+        return None
+    epochs = (0.0, *pruning_epochs(run), float(len(run.metrics)))
+    history = {}
+    for name, layer in run.result["layers"].items():
+        shares = [_share(pruning["kept"][name], layer) for pruning in run.result["prunings"]]
+        history[name] = (epochs, (100.0, *shares, _share(layer["kept"], layer)))
+    return PruningHistory(history)

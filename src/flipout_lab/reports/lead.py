@@ -1,0 +1,187 @@
+"""What a reader wants first: one figure on a convolutional network, and which method to use at which sparsity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..models.model_catalogue import MODELS
+from ..runs.method_options import SECOND_CHANCES
+from ..tables import Table, bold_if
+from .labels import by_network, dense_references, percent
+from .records import Record
+from .report_tables import is_reference, paired_differences
+from .seed_statistics import Cell, PairedDifference, cell_of, cells
+
+SMOKE = ("smoke test",)
+NOT_RUN = "not run yet"
+FLIPOUT, EARLY, REVIVED = "FlipOut", "Global magnitude, end 0.2", "Global magnitude, second chances"
+SHOWN_OPTIONS = {"schedule", SECOND_CHANCES, "end"}  # of the methods in the first figure
+CHOICE_HEADING = (
+    "network",
+    "pruned",
+    "use",
+    "seeds",
+    "global magnitude",
+    "FlipOut",
+    "FlipOut minus magnitude",
+    "FlipOut minus magnitude that ends at 20 %",
+    "FlipOut minus magnitude with second chances",
+    "highest mean of the others, minus FlipOut",
+)
+CHOICE_NOTES = {
+    0: "Every method under our schedule, on the test set. FlipOut has second chances, and global magnitude prunes for "
+    "good, until half of training.",
+    7: "Magnitude that ends earlier prunes until 20 % of it.",
+    8: "Magnitude with second chances shows what the ranking of FlipOut adds.",
+    1: "Accuracies are those of the seeds that FlipOut and global magnitude both have. Differences are paired by seed "
+    "and have a 95 % confidence interval (Student's t). A method is recommended only if the interval does not contain "
+    "0. Intervals are not corrected for the number of comparisons: one in twenty excludes 0 by chance.",
+}
+"""The notes of the choice table, by the column that they are about."""
+
+
+@dataclass(frozen=True)
+class LeadFigure:
+    """The network of the first figure, and the runs that it shows."""
+
+    network: str
+    runs: tuple[Record, ...]
+
+
+def measured_networks(runs: Iterable[Record]) -> dict[str, list[Record]]:
+    """The networks with results on the test set, without smoke tests.
+
+    Convolutional networks come before others, and long training before short.
+    """
+    tested = [run for run in runs if not run.settings.validate_ and run.parts != SMOKE]
+    networks = {
+        title: group
+        for title, group in by_network(tested).items()
+        if any(run.accuracy is not None and run.settings.method != "dense" for run in group)
+    }
+    order = sorted(networks, key=lambda title: _rank(networks[title][0]))
+    return {title: networks[title] for title in order}
+
+
+def _rank(run: Record) -> tuple[bool, str, int]:
+    settings = run.settings
+    return not _is_convolutional(run), settings.model, -settings.epochs
+
+
+def _is_convolutional(run: Record) -> bool:
+    return run.settings.model not in MODELS or MODELS[run.settings.model].convolutional
+
+
+def lead_figure(runs: Sequence[Record], *, convolutional: bool = True) -> LeadFigure | None:
+    """The network with the most finished runs, and its methods without their ablations.
+
+    Args:
+        runs: all runs of a report.
+        convolutional: show only a convolutional network.
+    """
+    shown = {}
+    for title, group in measured_networks(runs).items():
+        plain = [run for run in group if run.settings.given_options.keys() <= SHOWN_OPTIONS]
+        plain = [run for run in plain if run.settings.sparsity is not None]
+        measured = any(run.accuracy is not None and run.settings.method != "dense" for run in plain)
+        if measured and (_is_convolutional(group[0]) or not convolutional):
+            # Our schedule has the solid lines.
+            shown[title] = sorted(plain, key=lambda run: run.settings.option("schedule") == "paper")
+    if not shown:
+        return None
+    network = max(shown, key=lambda title: sum(run.result is not None for run in shown[title]))
+    return LeadFigure(network, (*shown[network], *dense_references(runs, shown[network])))
+
+
+def choice_table(title: str, runs: Sequence[Record]) -> Table | None:
+    """Which method to use at which sparsity: FlipOut against global magnitude, for good and with second chances.
+
+    None if they were not run under our schedule. A comparison that was run nowhere has no column.
+    """
+    rows = []
+    for network, group in measured_networks(runs).items():
+        rows += [["" if number else network, *row] for number, row in enumerate(_choices(group))]
+    if not rows:
+        return None
+    columns = [c for c in range(len(CHOICE_HEADING)) if c < 7 or any(row[c] not in ("", NOT_RUN) for row in rows)]
+    notes = " ".join(text for column, text in CHOICE_NOTES.items() if column in columns)
+    texts = [place for place, column in enumerate(columns) if column in (0, 2, 9)]
+    heading = [CHOICE_HEADING[column] for column in columns]
+    return Table(title, heading, [[row[c] for c in columns] for row in rows], (notes,), texts)
+
+
+def _choices(group: Sequence[Record]) -> Iterable[list[str]]:
+    """For each sparsity the row of the choice table, without its first column."""
+    ours = [run for run in group if run.settings.option("schedule") in ("default", None)]
+    ours = [run for run in ours if run.settings.sparsity is not None and run.settings.method != "dense"]
+    measured = cells(ours)
+    for sparsity in sorted({run.settings.sparsity for run in ours if run.settings.sparsity is not None}):
+        magnitude = cell_of([run for run in ours if is_reference(run) and run.settings.sparsity == sparsity])
+        column = {label: row[sparsity] for label, row in measured.items() if sparsity in row}
+        flipout = column.pop(FLIPOUT, Cell(()))
+        if magnitude.values and (flipout.values or flipout.failed or flipout.missing):
+            yield _choice(sparsity, magnitude, flipout, column)
+
+
+def _choice(sparsity: float, magnitude: Cell, flipout: Cell, others: Mapping[str, Cell]) -> list[str]:
+    both = magnitude.by_seed.keys() & flipout.by_seed.keys()
+    gain = flipout.minus(magnitude)
+    early, revived = (flipout.minus(others.get(label, Cell(()))) for label in (EARLY, REVIVED))
+    dead = magnitude.runs_with_dead_layers == magnitude.seeds
+    note = " (magnitude for good: a dead layer in every run)" if dead and gain.is_positive else ""
+    return [
+        percent(sparsity),
+        bold_if(_verdict(flipout, gain, early, revived) + note, gain.is_shown and not flipout.failed),
+        str(len(both) or magnitude.seeds),
+        str(magnitude.at(both) if both else magnitude),
+        str(flipout.at(both) if both else flipout) if flipout.values or flipout.failed else NOT_RUN,
+        bold_if(gain if flipout.values else "", gain.is_shown),
+        *(bold_if(each if each.values else NOT_RUN, each.is_shown) for each in (early, revived)),
+        _highest_other(others, flipout),
+    ]
+
+
+def _verdict(flipout: Cell, gain: PairedDifference, early: PairedDifference, revived: PairedDifference) -> str:
+    """Which method to use, from what FlipOut gains over magnitude: for good, ending early, and with second chances."""
+    if flipout.failed:
+        return f"global magnitude: {flipout.failed} of FlipOut's seeds failed"
+    if not flipout.values:
+        return NOT_RUN
+    if gain.interval is None:
+        return "cannot be said: " + ("no common seed", "one seed", "two seeds")[len(gain.values)]
+    if gain.is_negative or early.is_negative:
+        return "global magnitude" if gain.is_negative else "global magnitude that ends at 20 %"
+    if not gain.is_shown:
+        return "either: no difference shown"
+    if revived.is_negative:
+        return "global magnitude with second chances"
+    choice = "FlipOut" if revived.interval is None or revived.is_positive else "second chances, with either ranking"
+    if early.interval is not None and not early.is_positive:
+        choice += ", or magnitude that ends at 20 %"
+    return choice
+
+
+def _highest_other(others: Mapping[str, Cell], flipout: Cell) -> str:
+    """The best other method with a higher mean than FlipOut, over the seeds that both have."""
+    ahead = {
+        label: difference
+        for label, cell in others.items()
+        if not cell.failed and (difference := cell.minus(flipout)).values and difference.mean > 0
+    }
+    if not ahead:
+        return ""
+    best = max(ahead, key=lambda label: ahead[label].mean)
+    return f"{best}: {ahead[best]}"
+
+
+def trials_table(title: str, runs: Sequence[Record]) -> Table:
+    """Every method of one network, one row for each sparsity: accuracy, and the difference to global magnitude."""
+    differences, rows = paired_differences(runs), []
+    by_sparsity = [(sparsity, label, cell) for label, row in cells(runs).items() for sparsity, cell in row.items()]
+    for sparsity, label, cell in sorted(by_sparsity, key=lambda entry: -entry[0]):
+        difference = differences.get(label, {}).get(sparsity)
+        accuracy = str(cell) if cell.values or cell.failed else NOT_RUN
+        shown = "" if difference is None else bold_if(difference, difference.is_shown)
+        rows.append([label, percent(sparsity), str(cell.seeds), accuracy, shown])
+    return Table(title, ("method", "pruned", "seeds", "accuracy", "minus global magnitude"), rows)

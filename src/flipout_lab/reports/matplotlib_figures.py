@@ -1,0 +1,104 @@
+"""The figures for print, as PNG and PDF, drawn with matplotlib."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+from .charts import Chart, FlipHistogram, LayerShares, Lines, PruningHistory
+from .labels import percent
+
+DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
+MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^"}
+
+
+class Drawing:
+    """A figure that is written to `PATH.png` and `PATH.pdf`, or to `PATH` alone if that ends in .png or .pdf."""
+
+    def __init__(self, path: Path, title: str, size: tuple[float, float] = (7.0, 4.2)) -> None:
+        mpl.use("Agg")
+        import matplotlib.pyplot as plt
+
+        self.path, self.plt = path, plt
+        self.figure, self.axes = plt.subplots(figsize=size, layout="constrained")
+        self.axes.set_title(title.replace("$", r"\$"), fontsize=10)
+        self.axes.spines[["top", "right"]].set_visible(False)
+
+    def __enter__(self) -> Any:
+        return self.axes
+
+    def __exit__(self, *_: object) -> None:
+        if self.axes.get_legend_handles_labels()[1]:
+            self.axes.legend(frameon=False, fontsize=8)
+        for suffix in [""] if self.path.suffix in (".png", ".pdf") else [".png", ".pdf"]:
+            path = self.path.with_name(self.path.name + suffix)
+            # No date in the file, so that the same results give the same bytes.
+            self.figure.savefig(path, dpi=130, metadata={"CreationDate": None} if path.suffix == ".pdf" else {})
+        self.plt.close(self.figure)
+
+
+def draw_figure(path: Path, title: str, chart: Chart) -> None:
+    """Draw a chart to `PATH.png` and `PATH.pdf`."""
+    size = (7.0, 4.2)
+    if isinstance(chart, LayerShares):
+        size = (max(5.0, 2.5 + 0.5 * len(chart.layers)), 1.6 + 0.35 * len(chart.labels))
+    with Drawing(path, title, size) as axes:
+        if isinstance(chart, Lines):
+            _draw_lines(axes, chart)
+        elif isinstance(chart, LayerShares):
+            _draw_layers(axes, chart)
+        elif isinstance(chart, FlipHistogram):
+            _draw_flips(axes, chart)
+        else:
+            _draw_history(axes, chart)
+
+
+def _draw_lines(axes: Any, chart: Lines) -> None:
+    if chart.reference is not None:
+        axes.axhline(chart.reference, color="#333333", linestyle=":", linewidth=1, label="Dense")
+    for curve in chart.curves:
+        if curve.x:
+            style = {"color": curve.style.colour, "linestyle": DASHES[curve.style.dash], "label": curve.label}
+            errors, marker = [error or 0 for error in curve.error], MARKERS[curve.style.symbol]
+            axes.errorbar(curve.x, curve.y, errors, marker=marker, markersize=4, capsize=2, linewidth=1.4, **style)
+    low, high = axes.get_ylim()
+    for row, curve in enumerate(chart.curves):
+        heights = [low - (row + 0.5) * (high - low) / 40] * len(curve.prunings)
+        axes.plot(curve.prunings, heights, "|", color=curve.style.colour, markersize=5)
+    axes.set(xlabel=chart.x, ylabel=chart.y)
+    if chart.from_zero:
+        axes.set_ylim(bottom=0)
+    if chart.over_density:
+        densities = sorted({x for curve in chart.curves for x in curve.x})
+        axes.set_xscale("log")
+        axes.set_xticks(densities, [percent(1 - density) for density in densities])
+        axes.minorticks_off()
+        axes.invert_xaxis()
+
+
+def _draw_layers(axes: Any, chart: LayerShares) -> None:
+    """A heat map on a logarithmic scale. Dead layers are red."""
+    from matplotlib.colors import LogNorm
+
+    colours = mpl.colormaps["Blues"].with_extremes(bad="#f3d9d9")
+    shown = [[value if value > 0 else float("nan") for value in row] for row in chart.kept]
+    image = axes.imshow(shown, aspect="auto", cmap=colours, norm=LogNorm(0.01, 100))
+    axes.set_xticks(range(len(chart.layers)), chart.layers, rotation=60, ha="right", fontsize=7)
+    axes.set_yticks(range(len(chart.labels)), chart.labels, fontsize=8)
+    axes.figure.colorbar(image, label="kept (%)")
+
+
+def _draw_flips(axes: Any, chart: FlipHistogram) -> None:
+    places = range(len(chart.counts))
+    axes.bar([place - 0.2 for place in places], chart.pruned, 0.4, label="pruned", color="#c9c9c9")
+    axes.bar([place + 0.2 for place in places], chart.kept, 0.4, label="kept", color="#0072b2")
+    axes.set_xticks(places, chart.counts, rotation=45, ha="right", fontsize=8)
+    axes.set(yscale="log", xlabel="sign flips before pruning", ylabel="weights")
+
+
+def _draw_history(axes: Any, chart: PruningHistory) -> None:
+    for name, (epochs, shares) in chart.layers.items():
+        axes.step(epochs, shares, where="post", label=name if len(chart.layers) <= 12 else None, linewidth=1.2)
+    axes.set(yscale="log", xlabel="epoch", ylabel="weights left (%)")

@@ -1,0 +1,274 @@
+"""Read the runs of a folder: their settings, results, metrics, and the parts of the grid they belong to."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic_core import to_jsonable_python
+
+from ..errors import LabError, unknown
+from ..files import read_json
+from ..runs.method_options import NONE, REQUIRED, find_method_or_none, options_of
+from ..runs.run_folder import CONFIG, MODEL, RESULT, accuracy_in, read_config, read_metrics, read_result
+from ..runs.settings import Settings, validated
+from ..stored_formats import FAILURE_FORMAT, SAVED_RESULT_FORMAT, SWEEP_FORMAT, check_format, read_stored
+from ..sweeps.execution import FAILURE, SWEEP
+from ..sweeps.store import RunMirror, is_url
+
+# Settings that change how a run is executed or observed, but not what is trained.
+EXECUTION_SETTINGS = {"compile", "threads", "device", "aim", "shrink"}
+SAVED_RESULT_KEYS = tuple(SAVED_RESULT_FORMAT.model_fields)
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run. If it has no result, it is not finished, or it failed for the reason in `failure`."""
+
+    name: str
+    settings: Settings
+    parts: tuple[str, ...]
+    result: Mapping[str, Any] | None = None
+    failure: str = ""
+    metrics: Sequence[Mapping[str, Any]] = ()
+    versions: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def accuracy(self) -> float | None:
+        """The accuracy of the last epoch, never of the best."""
+        if self.result is None:
+            return None
+        return accuracy_in(self.result)
+
+    @property
+    def before_fine_tuning(self) -> float | None:
+        """The accuracy after pruning and before the additional epochs of a method with fine-tuning (Hoyer-Square)."""
+        if self.result is None or self.settings.total_epochs == self.settings.epochs:
+            return None
+        if (saved := self.result.get("accuracy_before_fine_tuning")) is not None:
+            return float(saved)
+        if len(self.metrics) <= self.settings.epochs:
+            return None
+        return accuracy_in(self.metrics[self.settings.epochs - 1])
+
+    @property
+    def sparsity(self) -> float | None:
+        """The requested sparsity, or the sparsity reached if none was requested."""
+        if self.settings.sparsity is None:
+            return None if self.result is None else float(self.result["sparsity"])
+        return self.settings.sparsity
+
+
+@dataclass(frozen=True)
+class Records:
+    """The runs of one report."""
+
+    title: str
+    runs: tuple[Record, ...]
+
+    @property
+    def parts(self) -> list[str]:
+        """The names of all parts, in order."""
+        return list(dict.fromkeys(part for run in self.runs for part in run.parts))
+
+    def in_part(self, part: str) -> list[Record]:
+        return [run for run in self.runs if part in run.parts]
+
+
+def pooled(all_records: Iterable[Records]) -> Records:
+    """The runs of several sweeps together. A run of two sweeps is in the parts of both."""
+    listed = list(all_records)
+    return Records(", ".join(records.title for records in listed), _merged(run for each in listed for run in each.runs))
+
+
+def collect(folder: Path, grid: str | None = None) -> Records:
+    """Read all runs of a sweep, including runs that were never started, or the runs in any other folder.
+
+    Args:
+        folder: the folder of the sweep. A file is read as the results.json of an earlier report.
+        grid: read only the runs of this grid, if the folder has several.
+    """
+    if folder.is_file():
+        if grid is not None:
+            raise LabError(f"{folder} is a file; --grid needs the folder of a sweep")
+        return read_records(folder)
+    try:
+        return _collect(folder, grid)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise LabError(
+            f"{folder} contains a damaged run, or a folder that is not a run ({type(error).__name__}: {error}); "
+            "move it away, or start the sweep again"
+        ) from error
+
+
+def _collect(folder: Path, only: str | None) -> Records:
+    sweep: dict[str, Any] = {"grids": {}, "runs": {}}
+    if (folder / SWEEP).exists():
+        sweep = read_stored(folder / SWEEP, SWEEP_FORMAT, "move it away, or start the sweep again")
+    if only is not None:
+        if only not in sweep["grids"]:
+            raise unknown(f"grid in {folder}:", only, sweep["grids"])
+        sweep["grids"] = {only: sweep["grids"][only]}
+    parts: dict[str, list[str]] = {name: [] for name in sweep["runs"]} if only is None else {}
+    for grid in sweep["grids"].values():
+        for part, names in grid["parts"].items():
+            for name in names:
+                parts.setdefault(name, []).append(part)
+    if only is None:
+        for path in sorted(folder.glob(f"*/{CONFIG}")):
+            parts.setdefault(path.parent.name, ["runs"])
+    if not parts:
+        raise LabError(f"{folder} contains no runs; give the folder of a sweep, for example runs/quick")
+    planned = sweep["runs"]
+    runs = [_read_run(folder / name, tuple(of_run), planned.get(name, {})) for name, of_run in parts.items()]
+    title = ", ".join(grid["title"] for grid in sweep["grids"].values()) or folder.name
+    return Records(title, _merged(runs))
+
+
+def _merged(runs: Iterable[Record]) -> tuple[Record, ...]:
+    """One record for all runs with the same settings: the first with a result, in the parts of all of them."""
+    merged: dict[str, Record] = {}
+    for run in runs:
+        key = run.settings.folder_name()
+        before = merged.get(key, run)
+        chosen = run if before.result is None and run.result is not None else before
+        merged[key] = replace(chosen, parts=tuple(dict.fromkeys((*before.parts, *run.parts))))
+    return tuple(merged.values())
+
+
+def _read_run(folder: Path, parts: tuple[str, ...], planned: Mapping[str, Any]) -> Record:
+    started = (folder / CONFIG).exists()
+    config = read_config(folder) if started else {"settings": planned, "versions": {}}
+    result = read_result(folder) if (folder / RESULT).exists() else None
+    failure = ""
+    if result is None and (folder / FAILURE).exists():
+        failure = read_stored(folder / FAILURE, FAILURE_FORMAT, "delete it")["error"]
+    settings = validated(config["settings"], stored=True)
+    return Record(folder.name, settings, parts, result, failure, tuple(read_metrics(folder)), config["versions"])
+
+
+def results_data(records: Records) -> dict[str, Any]:
+    """The results as plain data, small enough to store. Settings that all runs share are written once."""
+    described = [run.settings.as_dict() for run in records.runs]
+    shared = {
+        key: value
+        for key, value in described[0].items()
+        if all(key in each and each[key] == value for each in described) and (value is not None or key == "sparsity")
+    }
+    runs = []
+    always = {"method", "sparsity", "seed"}
+    for run, settings in zip(records.runs, described, strict=True):
+        named = run.settings.non_defaults().keys() | always
+        entry: dict[str, Any] = {
+            "settings": {key: value for key, value in settings.items() if key in named and key not in shared},
+            "parts": list(run.parts),
+        }
+        if run.result is not None:
+            result = {**run.result, "accuracy_before_fine_tuning": run.before_fine_tuning}
+            entry["result"] = {key: result[key] for key in SAVED_RESULT_KEYS if result.get(key) not in (None, [])}
+        if run.failure:
+            entry["failure"] = run.failure
+        runs.append(entry)
+    versions = [dict(run.versions) for run in records.runs if run.versions] or [{}]
+    names = [name for name in versions[0] if name != "platform"]  # the name of the machine is not of interest
+    seen = {name: sorted({str(each.get(name)) for each in versions}) for name in names}
+    defaults = current_defaults(run.settings.method for run in records.runs)
+    return {"title": records.title, "versions": seen, "settings": shared, "defaults": defaults, "runs": runs}
+
+
+def results_json(records: Records) -> str:
+    """The same as JSON, with one line per run."""
+    content = results_data(records)
+    runs = ",\n".join("  " + json.dumps(run) for run in content.pop("runs"))
+    defaults = ",\n".join(f"  {json.dumps(name)}: {json.dumps(of)}" for name, of in content.pop("defaults").items())
+    rest = f' "defaults": {{\n{defaults}\n }},\n "runs": [\n{runs}\n ]\n}}\n'
+    return json.dumps(content, indent=1)[:-2] + ",\n" + rest
+
+
+def read_records(path: Path) -> Records:
+    """Read the results.json of a report."""
+    content = read_json(path)
+    try:
+        return _from_results_data(content)
+    except (KeyError, TypeError, AttributeError, ValueError, LabError) as error:
+        raise LabError(f"{path} is not the results.json of a report ({type(error).__name__}: {error})") from error
+
+
+def _from_results_data(content: Mapping[str, Any]) -> Records:
+    versions = {key: ", ".join(values) for key, values in content["versions"].items()}
+    changed, runs = changed_defaults(content.get("defaults", {})), []
+    for entry in content["runs"]:
+        given = {**content["settings"], **entry["settings"]}
+        settings = validated({**changed.get(given.get("method", ""), {}), **given}, stored=True)
+        result = None
+        if "result" in entry:
+            check_format(entry["result"], SAVED_RESULT_FORMAT, "a result", "write the report again")
+            result = {**dict.fromkeys(SAVED_RESULT_KEYS), "dead_layers": [], **entry["result"]}
+        name = settings.folder_name()
+        runs.append(Record(name, settings, tuple(entry["parts"]), result, entry.get("failure", ""), (), versions))
+    return Records(content["title"], _merged(runs))
+
+
+def versions_of(runs: Iterable[Record]) -> str:
+    """The versions of the software of all runs, in one line."""
+    seen: dict[str, set[str]] = {}
+    for run in runs:
+        for key, value in run.versions.items():
+            if key != "platform":
+                seen.setdefault(key, set()).add(str(value))
+    return ", ".join(f"{key} {' and '.join(sorted(values))}" for key, values in seen.items())
+
+
+def current_defaults(methods: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """The default of every option of these methods, as plain data. Methods that cannot be imported are left out."""
+    found = {}
+    for method in sorted(set(methods)):
+        if (record := find_method_or_none(method)) is not None:
+            defaults = {
+                key: option.default for key, option in options_of(record).items() if option.default is not REQUIRED
+            }
+            found[method] = to_jsonable_python({key: NONE if v is None else v for key, v in defaults.items()})
+    return found
+
+
+def changed_defaults(stored: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The stored defaults that are different now, by method. Options that a method no longer has are left out."""
+    now = current_defaults(stored)
+    return {
+        method: {key: value for key, value in options.items() if key in now[method] and now[method][key] != value}
+        for method, options in stored.items()
+        if method in now
+    }
+
+
+class RunLocation(NamedTuple):
+    """Where the runs are, where the report goes, and how the report's links lead back to the runs."""
+
+    runs: Path
+    report: Path
+    links: str
+
+
+def locate_runs(runs: str, out: Path | None = None) -> RunLocation:
+    """Find the folder or results file of a sweep. The results at a URL are copied to a temporary folder first."""
+    if is_url(runs):
+        folder = Path(tempfile.mkdtemp(prefix="flipout-report-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        RunMirror(runs, folder).fetch(lambda name: name.endswith((".json", ".jsonl")))
+        return RunLocation(folder, out or Path("report"), runs.rstrip("/"))
+    folder = Path(runs)
+    if not folder.exists():
+        raise LabError(f"{folder} does not exist; give the folder of a sweep, for example runs/quick")
+    if folder.is_dir() and (folder / MODEL).exists():
+        raise LabError(
+            f"{folder} is a single run; show it with `flipout show {folder}`, or give the folder that contains it"
+        )
+    report = out or (folder / "report" if folder.is_dir() else folder.parent / f"{folder.stem}-report")
+    return RunLocation(folder, report, os.path.relpath(folder, report))

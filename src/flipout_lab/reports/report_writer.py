@@ -1,0 +1,305 @@
+"""Write a report: the page, its figures for print, its tables, and the results as data, in one folder."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from ..files import full_disk_explained, write_bytes
+from ..runs.run_folder import CONFIG
+from ..tables import Table
+from .charts import (
+    Chart,
+    Lines,
+    accuracy_chart,
+    flip_histogram,
+    layer_shares,
+    learning_chart,
+    pruning_history,
+    scan_chart,
+    seconds_chart,
+)
+from .labels import PART_TITLES, by_network, counted, dense_references, label_runs, percent, scanned_option
+from .lead import choice_table, lead_figure
+from .matplotlib_figures import draw_figure
+from .plotly_charts import draw_chart
+from .records import Record, Records, results_json, versions_of
+from .report_tables import accuracy_table, dead_table, multiply_add_table, paired_table, shots_table
+from .seed_statistics import seeds_line
+
+
+def slug(title: str) -> str:
+    """A title in lower case with a hyphen between words, for an address or a file name."""
+    words = "".join(character if character.isalnum() else " " for character in title.lower()).split()
+    return "-".join(words)
+
+
+class UniqueNames:
+    """Make names from titles, each name at most once.
+
+    Different titles can have the same slug: "+noise" and "-noise" are both "noise". The second one gets a suffix.
+    """
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def reserve(self, *titles: str) -> str:
+        """The slugs of these titles, joined by a hyphen, with a number at the end if that name is taken."""
+        wanted = "-".join(filter(None, map(slug, titles))) or "unnamed"
+        name, number = wanted, 1
+        while name in self._taken:
+            number += 1
+            name = f"{wanted}-{number}"
+        self._taken.add(name)
+        return name
+
+
+STYLE = """
+:root { color-scheme: light; }
+body { font: 16px/1.5 system-ui, sans-serif; color: #222; margin: 0 auto; max-width: 1320px; padding: 0 16px 64px; }
+p { max-width: 60rem; }
+h1 { font-size: 1.7rem; line-height: 1.2; margin: 1.5rem 0 .5rem; }
+h2 { font-size: 1.3rem; border-top: 2px solid #222; padding-top: .8rem; margin-top: 3rem; }
+h3 { font-size: 1.05rem; margin: 2rem 0 .3rem; }
+nav a { display: inline-block; margin-right: 1rem; }
+a { color: #0a5a8c; }
+.note, .lead { color: #555; font-size: .9rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .88rem; margin: .5rem 0; }
+th, td { padding: .25rem .6rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }
+th:first-child, .text { text-align: left; }
+.verdicts th, .verdicts .text { white-space: normal; }
+.verdicts th[scope=row], .verdicts .text { min-width: 7rem; }
+thead th { border-bottom: 1.5px solid #222; }
+details { margin: 1rem 0; }
+summary { cursor: pointer; }
+@media print {
+  body { max-width: none; font-size: 11px; }
+  nav, .modebar, details:not([open]) { display: none; }
+  h2 { break-before: page; } h3 { break-after: avoid; } .chart, tr { break-inside: avoid; }
+  .wide { overflow: visible; } td, th { white-space: normal; }
+}
+"""
+
+
+@dataclass
+class Section:
+    """A heading and the content below it. `anchor` is its address on the page."""
+
+    title: str
+    anchor: str
+    parts: list[str] = field(default_factory=list)
+
+    def add(self, title: str, *content: str) -> None:
+        self.parts += [f"<h3>{html.escape(title)}</h3>", *content]
+
+
+def chart_html(figure: Any, name: str) -> str:
+    """A plotly figure as HTML."""
+    options = {"responsive": True, "displaylogo": False, "modeBarButtonsToRemove": ["select2d", "lasso2d"]}
+    drawn = figure.to_html(full_html=False, include_plotlyjs=False, div_id=name, config=options)
+    return f"<div class=chart>{drawn}</div>"
+
+
+def note(text: str) -> str:
+    return f"<p class=note>{html.escape(text)}</p>"
+
+
+def folded(title: str, content: str) -> str:
+    return f"<details><summary>{html.escape(title)}</summary>{content}</details>"
+
+
+def render_page(title: str, introduction: Sequence[str], sections: Sequence[Section]) -> str:
+    """The whole page, including the code of plotly."""
+    from plotly.offline import get_plotlyjs
+
+    contents = "".join(f'<a href="#{section.anchor}">{html.escape(section.title)}</a>' for section in sections)
+    body = "\n".join(
+        f'<section id="{section.anchor}"><h2>{html.escape(section.title)}</h2>\n'
+        + "\n".join(section.parts)
+        + "</section>"
+        for section in sections
+    )
+    lead = "".join(f"<p class=lead>{html.escape(line)}</p>" for line in introduction)
+    return (
+        "<!doctype html>\n<html lang=en><head><meta charset=utf-8>\n"
+        '<meta name=viewport content="width=device-width, initial-scale=1">\n'
+        '<link rel=icon href="data:,">\n'
+        f"<title>{html.escape(title)}</title><style>{STYLE}</style>\n<script>{get_plotlyjs()}</script></head>\n"
+        f"<body><h1>{html.escape(title)}</h1>{lead}<nav>{contents}</nav>\n{body}\n</body></html>\n"
+    )
+
+
+OPTION_NAMES = {"noise": "scale of the noise (λ)", "p": "power of the magnitude (p)", "lambda": "λ"}
+FURTHER_TABLES: Mapping[str, Callable[[str, Sequence[Record]], Table | None]] = {
+    "Minus global magnitude": paired_table,
+    "At equal multiply-adds": multiply_add_table,
+    "Shots at zero": shots_table,
+    "Dead layers": dead_table,
+}
+"""The tables below the accuracies of a part, where they have something to say."""
+
+
+@dataclass
+class Report:
+    """A report that is being written: its figures and tables, under names that are unique."""
+
+    folder: Path
+    names: UniqueNames = field(default_factory=UniqueNames)
+    drawn: list[Chart] = field(default_factory=list)
+
+    def table(self, name: str, table: Table) -> str:
+        """Write a table to files. Return it for the page."""
+        table.write(self.folder / "tables" / name)
+        return table.html()
+
+    def figure(self, name: str, title: str, choices: Mapping[str, Chart]) -> str:
+        """Draw the last of several charts for print. Return all of them for the page; nothing if that was drawn."""
+        *_, chart = choices.values()
+        if chart in self.drawn:
+            return note("The figure is at the beginning of this page.")
+        self.drawn.append(chart)
+        with full_disk_explained(self.folder):
+            draw_figure(self.folder / "figures" / name, title, chart)
+        return chart_html(draw_chart(choices), name)
+
+
+def write_report(records: Records, folder: Path, *, runs_folder: str = "..", claims: Table | None = None) -> Path:
+    """Write the whole report to a folder. Return the path of the page.
+
+    Args:
+        records: the runs.
+        folder: where the report goes.
+        runs_folder: where the links to the runs lead.
+        claims: a table of what was claimed and what holds, for the beginning of the page.
+    """
+    with full_disk_explained(folder):
+        for name in ("figures", "tables"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+    report = Report(folder)
+    sections = _lead_sections(report, records.runs, claims)
+    sections += [_network_section(report, title, runs) for title, runs in by_network(records.runs).items()]
+    sections.append(_all_runs_section(report, records.runs, runs_folder))
+    write_bytes(folder / "results.json", results_json(records).encode())
+    path = folder / "index.html"
+    write_bytes(path, render_page(records.title, introduction(records.runs), sections).encode())
+    return path
+
+
+def introduction(runs: Sequence[Record]) -> list[str]:
+    """The number of runs, the kind of accuracy, and the versions of the software."""
+    finished = sum(run.result is not None for run in runs)
+    failed = sum(bool(run.failure) for run in runs)
+    missing = len(runs) - finished - failed
+    problems = "".join(f", {number} {what}" for number, what in ((failed, "failed"), (missing, "missing")) if number)
+    return [
+        f"{finished} of {counted(len(runs), 'run')} finished{problems}. Accuracies are those of the last epoch, never "
+        "of the best; ± is the sample standard deviation over seeds.",
+        versions_of(runs),
+    ]
+
+
+def _lead_sections(report: Report, runs: Sequence[Record], claims: Table | None) -> list[Section]:
+    """What a reader wants first: one figure, which method to use, and what holds. Empty if nothing is finished."""
+    lead = lead_figure(runs) or lead_figure(runs, convolutional=False)
+    if lead is None:
+        return []
+    section = Section("In short", report.names.reserve("In short"))
+    name = report.names.reserve(section.anchor, "accuracy")
+    drawn = report.figure(name, lead.network, {"": accuracy_chart(lead.runs)})
+    section.add("Accuracy against sparsity", drawn, note(f"{lead.network}, {seeds_line(lead.runs)}."))
+    for table in (choice_table("Which method at which sparsity", runs), claims):
+        if table is not None:
+            section.add(table.title, report.table(report.names.reserve(table.title), table))
+    return [section]
+
+
+def _network_section(report: Report, title: str, runs: Sequence[Record]) -> Section:
+    section = Section(title, report.names.reserve(title))
+    for part in dict.fromkeys(part for run in runs for part in run.parts):
+        in_part = [run for run in runs if part in run.parts]
+        # Every part of a network shows its dense reference.
+        shown = [*in_part, *dense_references(runs, in_part)]
+        _add_part(report, section, report.names.reserve(section.anchor, part), PART_TITLES.get(part, part), shown)
+    _add_training_details(report, section, runs)
+    return section
+
+
+def _add_part(report: Report, section: Section, name: str, title: str, runs: Sequence[Record]) -> None:
+    table = accuracy_table(f"{section.title}: {title}", runs)
+    content = []
+    if any(run.accuracy is not None for run in runs if run.settings.method != "dense"):
+        chart = accuracy_chart(runs)
+        if (option := scanned_option(runs)) is not None:
+            chart = scan_chart(runs, option, OPTION_NAMES.get(option, option.replace("_", " ")))
+        content.append(report.figure(name, table.title, {"": chart}))
+    content += [report.table(name, table), note(f"{seeds_line(runs)}, {_describe_epochs(runs)}.")]
+    for heading, make in FURTHER_TABLES.items():
+        if (further := make(f"{section.title}: {heading.lower()}", runs)) is not None:
+            content += [f"<h4>{heading}</h4>", report.table(report.names.reserve(name, heading), further)]
+    section.add(title, *content)
+
+
+def _describe_epochs(runs: Sequence[Record]) -> str:
+    epochs = sorted({run.settings.total_epochs for run in runs})
+    schedules = sorted({str(kind) for run in runs if (kind := run.settings.option("schedule")) is not None})
+    length = f"{epochs[0]} to {epochs[-1]} epochs (fine-tuning included)"
+    if len(epochs) == 1:
+        length = counted(epochs[0], "epoch")
+    return f"{length}, schedule: {' and '.join(schedules)}" if schedules else length
+
+
+def _add_training_details(report: Report, section: Section, runs: Sequence[Record]) -> None:
+    """Add the figures about epochs, layers and flips. A report made from results.json alone does not have them."""
+    requested = sorted({run.settings.sparsity for run in runs if run.settings.sparsity and run.metrics and run.result})
+
+    def add(title: str, name: str, choices: Mapping[str, Chart | None], remark: str = "Mean over seeds.") -> None:
+        found = {choice: chart for choice, chart in choices.items() if chart is not None}
+        if found:
+            name = report.names.reserve(section.anchor, name)
+            drawn = report.figure(name, f"{section.title}, {list(found)[-1]}", found)
+            section.add(title, drawn, note(remark))
+
+    def by_sparsity(make: Callable[[Sequence[Record], float], Chart]) -> dict[str, Chart | None]:
+        made = {percent(sparsity): make(runs, sparsity) for sparsity in requested}
+        return {name: chart for name, chart in made.items() if not isinstance(chart, Lines) or chart.curves}
+
+    add("Learning curves", "learning", by_sparsity(learning_chart))
+    falls = "Mean over seeds. They fall where the network is shrunk as it is pruned; --no-shrink switches that off."
+    add("Seconds per epoch", "seconds", by_sparsity(seconds_chart), falls)
+    kept = "Mean over seeds, in percent of the weights of the layer. Red: the layer is dead."
+    add("Weights kept in each layer", "layers", by_sparsity(layer_shares), kept)
+    shown = _one_run_per_label(runs) if requested else {}
+    flips = {label: flip_histogram(run) for label, run in shown.items()}
+    add("Sign flips of kept and pruned weights", "flips", flips, "One seed each.")
+    histories = {label: pruning_history(run) for label, run in shown.items()}
+    add("When each layer was pruned", "pruning history", histories, "One seed each.")
+
+
+def _one_run_per_label(runs: Sequence[Record]) -> dict[str, Record]:
+    """One finished run of every method and sparsity, by its label."""
+    labels, chosen = label_runs(runs), dict[str, Record]()
+    for run in runs:
+        if run.result is not None and run.settings.sparsity and run.settings.method != "dense":
+            chosen.setdefault(f"{labels[run.name]}, {percent(run.settings.sparsity)}", run)
+    return chosen
+
+
+def _all_runs_section(report: Report, runs: Sequence[Record], folder: str) -> Section:
+    section = Section("All runs", report.names.reserve("All runs"))
+    rows, addresses = [], []
+    for run in runs:
+        accuracy = "missing" if not run.failure else f"failed: {run.failure[:80]}"
+        if run.accuracy is not None:
+            accuracy = f"{run.accuracy:.2%}" + (" of held-out data" if run.settings.validate_ else "")
+        sparsity = "" if run.sparsity is None else percent(run.sparsity)
+        seconds = "" if run.result is None else f"{run.result['seconds']:.0f} s"
+        rows.append([run.name, sparsity, str(run.settings.seed), accuracy, seconds])
+        addresses.append(f"{folder}/{quote(run.name)}/{CONFIG}" if run.versions and run.metrics else "")
+    table = Table("", ("run, with a link to its settings", "pruned", "seed", "accuracy", "time"), rows)
+    section.parts.append(folded(f"{len(rows)} runs", table.html(addresses)))
+    return section

@@ -1,0 +1,120 @@
+"""The formats of the JSON files that runs and sweeps write. A file that does not have its format is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
+
+from .errors import LabError
+from .files import read_json
+
+AtLeastOne = Annotated[int, Field(ge=1)]
+Format = type[BaseModel]
+
+
+class StoredFormat(BaseModel):
+    """What a version writes into a file. Other keys are allowed: versions add some."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class MeasuredFormat(StoredFormat):
+    """Numbers of a run or an epoch: one of the accuracies is there."""
+
+    test_accuracy: float | None
+    validation_accuracy: float | None
+    sparsity: float
+    nonzero: int
+    seconds: float
+
+    @model_validator(mode="after")
+    def _check(self) -> MeasuredFormat:
+        if self.test_accuracy is None and self.validation_accuracy is None:
+            raise ValueError("both accuracies are null")
+        return self
+
+
+def _format(base: Format = StoredFormat, **keys: Any) -> Format:
+    """A format with these keys: their types, or a type and a default for a key that may be missing."""
+    fields: Any = {key: kind if isinstance(kind, tuple) else (kind, ...) for key, kind in keys.items()}
+    return create_model("Format", __base__=base, **fields)
+
+
+Shape = Annotated[list[AtLeastOne], Field(min_length=3, max_length=3)]
+CONFIG_FORMAT = _format(
+    settings=dict[str, Any], versions=dict[str, Any], network=_format(shape=Shape, classes=AtLeastOne)
+)
+EPOCH_FORMAT = _format(
+    MeasuredFormat,
+    epoch=int,
+    step=int,
+    loss=float,
+    learning_rate=float,
+    flips=int | None,
+    computed=int,
+    epoch_seconds=float,
+)
+"""A line of `metrics.jsonl`"""
+
+Shots: Any = _format(over_shoots=int, under_shoots=int)
+MultiplyAdds: Any = _format(dense=int, nonzero=int)
+RESULT_FORMAT = _format(
+    MeasuredFormat,
+    method=str,
+    data=str,
+    model=str,
+    seed=int,
+    epochs=int,
+    prunable=int,
+    effective=int | None,
+    accuracy_of=str,
+    dead_layers=list[str],
+    layers=dict[str, _format(weights=int, kept=int)],  # type: ignore[misc]
+    prunings=list[_format(step=int, nonzero=int, kept=dict[str, int])],  # type: ignore[misc]
+    flips=dict[str, _format(kept=list[int], pruned=list[int])] | None,  # type: ignore[misc]
+    aim=Shots | None,
+    shrinks=list[_format(step=int, weights=int, share=float)],  # type: ignore[misc]
+    computed=int,
+    multiply_adds=MultiplyAdds,
+)
+GRID_FORMAT: Any = _format(title=str, parts=dict[str, list[str]])
+SWEEP_FORMAT = _format(threads=int, grids=dict[str, GRID_FORMAT], runs=dict[str, dict[str, Any]])
+FAILURE_FORMAT = _format(kind=str, error=str)
+SAVED_RESULT_FORMAT = _format(
+    sparsity=(float | None, None),
+    nonzero=(int | None, None),
+    prunable=(int | None, None),
+    effective=(int | None, None),
+    multiply_adds=(MultiplyAdds | None, None),
+    epochs=(int | None, None),
+    test_accuracy=(float | None, None),
+    validation_accuracy=(float | None, None),
+    dead_layers=(list[str], []),
+    aim=(Shots | None, None),
+    accuracy_before_fine_tuning=(float | None, None),
+    seconds=float,
+)
+"""What the `results.json` of a report keeps of the result of a run"""
+
+
+def check_format(content: Mapping[str, Any], expected: Format, where: str, advice: str) -> None:
+    """Raise an error if content does not have a format. The error says where, what is wrong first, and the advice."""
+    try:
+        expected.model_validate(content)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(map(str, problem["loc"])) or "content"
+        raise LabError(f"{where} is damaged ({key}: {problem['msg'].lower()}); {advice}") from None
+
+
+def read_stored(path: Path, expected: Format, advice: str) -> dict[str, Any]:
+    """Read a JSON file of a run or a sweep."""
+    try:
+        content = read_json(path)
+    except LabError as error:
+        raise LabError(f"{error}; {advice}") from error
+    check_format(content, expected, str(path), advice)
+    return content

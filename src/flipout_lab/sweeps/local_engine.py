@@ -1,0 +1,263 @@
+"""Run the jobs of a sweep on this machine: one process per run. The processes end when the sweep ends."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import threading
+import time
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+
+from ..errors import BusyError, DivergedError, LabError
+from ..runs.run_views import View
+from ..runs.settings import Settings, validated
+from ..runs.training import StoppedError, stop_signals, train
+from .store import RunMirror, is_url
+
+RETRIES = 2
+STOP_TIMEOUT = 60.0  # seconds that runs have to save themselves when the sweep is stopped
+LOCK_TIMEOUT = 60.0  # seconds to wait for the lock of a run; the process of an earlier attempt has ended by then
+RESULT_KEYS = ("test_accuracy", "validation_accuracy", "dead_layers", "seconds")  # of the update "done"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to execute. `location` is its own folder, or a URL."""
+
+    name: str
+    settings: Settings
+    location: str
+    threads: int
+
+
+@dataclass(frozen=True)
+class JobUpdate:
+    """An update about a job. After `died` the job may be tried again; `step` is progress; all others are final."""
+
+    kind: Literal["step", "done", "diverged", "failed", "died", "stopped"]
+    details: Mapping[str, Any]
+
+
+class Listener(Protocol):
+    """Receives what happens in a sweep."""
+
+    def retried(self, job: Job, attempt: int, reason: str) -> None: ...
+    def step(self, job: Job, progress: Mapping[str, Any]) -> None: ...
+    def ended(self, job: Job, update: JobUpdate, attempts: int) -> None: ...
+
+
+class Engine(Protocol):
+    """Runs jobs: in processes on this machine, or on a cluster."""
+
+    threads: int
+    threads_requested: bool  # whether the user chose the number of threads
+
+    def run(self, jobs: Sequence[Job], listener: Listener) -> None:
+        """Run all jobs. A job that dies is tried again, at most twice. Raise StoppedError if asked to stop."""
+
+
+class ProgressSender(View):
+    """Send the progress of a run as updates, at most one per `pause` seconds and one per epoch."""
+
+    def __init__(self, send: Callable[[JobUpdate], object], pause: float = 0.5) -> None:
+        self.send, self.pause, self.last = send, pause, 0.0
+
+    def start(self, name: str, steps: int, step: int) -> None:
+        self.steps = steps
+        self.send(JobUpdate("step", {"step": step, "steps": steps}))
+
+    def step(self, step: int) -> None:
+        now = time.monotonic()
+        if now - self.last > self.pause:
+            self.last = now
+            self.send(JobUpdate("step", {"step": step, "steps": self.steps}))
+
+    def epoch(self, metrics: Mapping[str, Any]) -> None:
+        self.send(JobUpdate("step", {**metrics, "steps": self.steps}))
+
+
+def run_job(
+    settings_data: Mapping[str, Any], location: str, threads: int, send: Callable[[JobUpdate], object]
+) -> JobUpdate:
+    """Train, and return the final update. Errors of the run become updates; none is raised."""
+    torch.set_num_threads(threads)
+    try:
+        settings = validated(settings_data)
+        if not is_url(location):
+            return _done(train(settings, location, view=ProgressSender(send), patience=LOCK_TIMEOUT))
+        with tempfile.TemporaryDirectory(prefix="flipout-") as scratch:
+            mirror = RunMirror(location, Path(scratch))
+            mirror.fetch()
+            try:
+                return _done(train(settings, scratch, view=ProgressSender(send), trackers=[mirror]))
+            finally:
+                mirror.push()
+    except StoppedError as error:
+        return JobUpdate("stopped", {"error": str(error)})
+    except DivergedError as error:
+        return JobUpdate("diverged", {"error": str(error)})
+    except BusyError as error:
+        return JobUpdate("died", {"error": str(error)})
+    except LabError as error:
+        return JobUpdate("failed", {"error": str(error)})
+    except Exception as error:  # of any kind, so that the other runs continue
+        reason = f"{type(error).__name__}: {error}"
+        return JobUpdate("died", {"error": reason, "traceback": traceback.format_exc()})
+
+
+def _done(result: Mapping[str, Any]) -> JobUpdate:
+    """The final update of a run that finished. The complete result is in its folder."""
+    return JobUpdate("done", {key: result[key] for key in RESULT_KEYS})
+
+
+# What a run imports, including the imports of torch's first optimizer step.
+PRELOADED = [__name__, "torch._dynamo", "torch._inductor.compile_fx", "sklearn.datasets"]
+
+
+@dataclass
+class Worker:
+    """A process that executes a job."""
+
+    job: Job
+    attempt: int
+    process: Any
+    updates: Connection
+    keep_alive: Connection  # the process ends when this end of the pipe closes
+    last_update: JobUpdate | None = None
+
+
+class LocalEngine(Engine):
+    """Run up to `jobs` runs at a time, each with an equal share of the cores."""
+
+    def __init__(self, jobs: int | None = None, threads: int | None = None) -> None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.jobs = jobs or cores
+        self.threads, self.threads_requested = threads or max(1, cores // self.jobs), threads is not None
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no process pool in each of many runs
+        # The fork server has imported everything: a run starts at once and inherits no threads or locks.
+        if "forkserver" in multiprocessing.get_all_start_methods():
+            self.context: Any = multiprocessing.get_context("forkserver")
+            self.context.set_forkserver_preload(PRELOADED)
+        else:
+            self.context = multiprocessing.get_context("spawn")
+
+    def run(self, jobs: Sequence[Job], listener: Listener) -> None:
+        waiting = deque((job, 1) for job in jobs)
+        workers: list[Worker] = []
+        with stop_signals() as stopping:
+            try:
+                while (waiting or workers) and not stopping.is_set():
+                    while waiting and len(workers) < self.jobs:
+                        workers.append(self._start(*waiting.popleft()))
+                    for worker in self._receive(workers, listener):
+                        workers.remove(worker)
+                        update = _final_update(worker)
+                        if update.kind == "died" and worker.attempt <= RETRIES:
+                            waiting.appendleft((worker.job, worker.attempt + 1))
+                            listener.retried(worker.job, worker.attempt + 1, update.details["error"])
+                        else:
+                            listener.ended(worker.job, update, worker.attempt)
+            finally:
+                killed = _stop(workers)
+            if stopping.is_set():
+                saved = f"stopped; {len(workers) - killed} active runs saved their state"
+                raise StoppedError(saved + (f", {killed} lost their last epoch" if killed else ""))
+
+    def _start(self, job: Job, attempt: int) -> Worker:
+        updates, their_updates = self.context.Pipe(duplex=False)
+        their_keep_alive, keep_alive = self.context.Pipe(duplex=False)
+        arguments = (
+            job.settings.as_dict(),
+            job.location,
+            job.threads,
+            str(Path.cwd()),
+            their_updates,
+            their_keep_alive,
+        )
+        process = self.context.Process(target=_process, args=arguments, daemon=True, name=job.name)
+        process.start()
+        their_updates.close()
+        their_keep_alive.close()
+        return Worker(job, attempt, process, updates, keep_alive)
+
+    def _receive(self, workers: Sequence[Worker], listener: Listener) -> list[Worker]:
+        """Wait briefly for updates, pass them to the listener, and return the workers that have ended."""
+        by_connection = {worker.updates: worker for worker in workers}
+        ended = []
+        for connection in wait(list(by_connection), timeout=0.2):
+            worker = by_connection[connection]  # type: ignore[index]
+            try:
+                update: JobUpdate = worker.updates.recv()
+            except (EOFError, OSError):  # OSError: the process died while it sent an update
+                worker.process.join()
+                worker.updates.close()
+                worker.keep_alive.close()
+                ended.append(worker)
+                continue
+            if update.kind == "step":
+                listener.step(worker.job, update.details)
+            else:
+                worker.last_update = update
+        return ended
+
+
+def _final_update(worker: Worker) -> JobUpdate:
+    """How a worker ended. A worker that was stopped by anybody but the sweep counts as dead."""
+    update = worker.last_update or JobUpdate("died", {"error": _describe_exit(worker.process.exitcode)})
+    return JobUpdate("died", update.details) if update.kind == "stopped" else update
+
+
+def _stop(workers: Sequence[Worker]) -> int:
+    """Ask the runs to save their state, and kill those that do not end in time. Return how many were killed."""
+    killed = 0
+    for worker in workers:
+        worker.process.terminate()
+    for worker in workers:
+        worker.process.join(STOP_TIMEOUT)
+        if worker.process.is_alive():
+            worker.process.kill()
+            worker.process.join()
+            killed += 1
+    return killed
+
+
+def _describe_exit(code: int | None) -> str:
+    how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
+    return f"the process of the run {how}; a common cause is that the system ran out of memory"
+
+
+def _process(
+    settings_data: Mapping[str, Any],
+    location: str,
+    threads: int,
+    folder: str,
+    updates: Connection,
+    keep_alive: Connection,
+) -> None:
+    """The main function of a worker process."""
+    if hasattr(os, "setsid"):
+        os.setsid()  # Ctrl-C goes to the sweep alone, which then asks its workers to stop
+    threading.Thread(target=_exit_with_sweep, args=(keep_alive,), daemon=True).start()
+    os.chdir(folder)  # for the user's own modules and relative paths
+    warnings.simplefilter("ignore")  # the result of the run has the same information
+    torch.set_flush_denormal(True)  # before torch starts its threads, which inherit the setting
+    updates.send(run_job(settings_data, location, threads, updates.send))
+    updates.close()
+
+
+def _exit_with_sweep(keep_alive: Connection) -> None:
+    """End this process as soon as the sweep's process has ended, for whatever reason."""
+    try:
+        keep_alive.recv()
+    except (EOFError, OSError):
+        os._exit(1)

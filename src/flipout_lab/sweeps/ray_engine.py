@@ -1,0 +1,127 @@
+"""Run a sweep on a Ray cluster: every run is a task that requests CPUs and GPUs."""
+
+from __future__ import annotations
+
+import os
+import socket
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import LabError
+from ..runs.training import StoppedError, stop_signals
+from .local_engine import RETRIES, STOP_TIMEOUT, Engine, Job, JobUpdate, Listener, run_job
+
+CONNECT_TIMEOUT = 5.0
+"""Seconds to wait for an answer from the head of a cluster."""
+
+
+class RayEngine(Engine):
+    """Run jobs on the cluster at `address`: "auto" for the cluster of this machine, or its head (ray://host:10001).
+
+    The folder of the sweep must be shared by all machines, or be a URL. A run whose machine goes away is tried again
+    on another one, from its last checkpoint.
+    """
+
+    def __init__(self, address: str, threads: int | None = None, gpus: float = 0.0) -> None:
+        self.address, self.gpus = address, gpus
+        self.threads, self.threads_requested = threads or 1, threads is not None
+        try:
+            import ray
+        except ImportError as error:
+            raise LabError("--ray needs the package ray: pip install 'flipout[ray]'") from error
+        self.ray: Any = ray
+
+    def run(self, jobs: Sequence[Job], listener: Listener) -> None:
+        ray, connect = self.ray, not self.ray.is_initialized()
+        if connect:
+            _check_address(self.address)
+            try:
+                ray.init(address=self.address, log_to_driver=False, configure_logging=False)
+            except (ConnectionError, RuntimeError, ValueError) as error:
+                raise LabError(
+                    f"there is no Ray cluster at {self.address!r} ({error}); start one with `ray start --head`"
+                ) from error
+        try:
+            self._check_resources(jobs)
+            with stop_signals() as stopping:
+                running = {self._submit(job): (job, 1) for job in jobs}
+                while running and not stopping.is_set():
+                    for task in ray.wait(list(running), timeout=0.2)[0]:
+                        job, attempt = running.pop(task)
+                        update = self._final_update(task)
+                        # A run that was stopped, but not by the sweep, was on a machine that is shutting down.
+                        if update.kind in ("died", "stopped") and attempt <= RETRIES:
+                            listener.retried(job, attempt + 1, update.details["error"])
+                            running[self._submit(job)] = (job, attempt + 1)
+                        else:
+                            listener.ended(job, update, attempt)
+                if stopping.is_set():
+                    late = self._cancel(list(running))
+                    lost = f"; {late} runs did not end in time and lost their last epoch" if late else ""
+                    raise StoppedError(f"stopped; active runs saved their state{lost}")
+        finally:
+            if connect:
+                ray.shutdown()
+
+    def _submit(self, job: Job) -> Any:
+        # No retries by Ray, because the sweep would not learn of them. Requesting CPUs prevents overloaded machines.
+        task = self.ray.remote(num_cpus=job.threads, num_gpus=self.gpus, max_retries=0)(_task)
+        return task.remote(job.settings.as_dict(), job.location, job.threads, str(Path.cwd()))
+
+    def _final_update(self, task: Any) -> JobUpdate:
+        try:
+            kind, details = self.ray.get(task)
+            return JobUpdate(kind, details)
+        except self.ray.exceptions.RayError as error:  # the worker or its machine is gone
+            return JobUpdate("died", {"error": f"{type(error).__name__}: {str(error).splitlines()[0]}"})
+
+    def _cancel(self, running: list[Any]) -> int:
+        """Interrupt the runs, which then save their state. Return how many did not end in time."""
+        for task in running:
+            self.ray.cancel(task, force=False)
+        return len(self.ray.wait(running, num_returns=len(running), timeout=STOP_TIMEOUT)[1])
+
+    def _check_resources(self, jobs: Sequence[Job]) -> None:
+        """Raise an error if no machine is large enough for a run. Ray itself would wait forever."""
+        machines = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+        threads = max((job.threads for job in jobs), default=0)
+        if not any(machine.get("CPU", 0) >= threads and machine.get("GPU", 0) >= self.gpus for machine in machines):
+            raise LabError(
+                f"no machine of the cluster has {threads} CPUs and {self.gpus:g} GPUs for a run: lower --threads or "
+                "--gpus, or add a machine"
+            )
+
+
+def _check_address(address: str) -> None:
+    """Raise an error if nothing answers at an address. Ray itself would try again for minutes."""
+    if address in ("auto", "local"):
+        return
+    scheme, _, rest = address.rpartition("://")
+    host, _, port = rest.rpartition(":")
+    default = {"ray": "10001", "": ""}.get(scheme)
+    if default is None:
+        raise LabError(f"--ray {address} is not an address: give auto, HOST:PORT, or ray://HOST:PORT")
+    if not host:
+        host, port = rest, default
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT).close()
+    except (ValueError, OverflowError):
+        raise LabError(f"--ray {address} is not an address: give auto, HOST:PORT, or ray://HOST:PORT") from None
+    except OSError as error:
+        raise LabError(
+            f"there is no Ray cluster at {address!r} ({error}); start one with `ray start --head`"
+        ) from error
+
+
+def _task(settings_data: Mapping[str, Any], location: str, threads: int, folder: str) -> tuple[str, Mapping[str, Any]]:
+    """The function that runs on the cluster. It returns plain data, which any version of the code can read."""
+    if Path(folder).is_dir():
+        os.chdir(folder)  # for the user's own modules, if this machine has them
+    warnings.simplefilter("ignore")
+    torch.set_flush_denormal(True)
+    update = run_job(settings_data, location, threads, lambda _: None)
+    return update.kind, update.details
