@@ -14,8 +14,7 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, get_state_dict, set_state_dict
 
 import flipout
-from tests.helpers import batches, cross_entropy, make, mlp, sgd, train
-from tests.test_state import same
+from tests.helpers import batches, cross_entropy, make, mlp, same, sgd, train
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled", "ignore:TypedStorage", "ignore:.*DCP")
 

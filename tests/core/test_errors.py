@@ -137,9 +137,9 @@ def test_a_nan_in_a_pruned_place_is_no_harm(method: type[flipout.FlipOut], compi
     for x, y in batches(3, seed=8):
         optimizer.zero_grad()
         cross_entropy(model(x), y).backward()
-        for layer in pruner.layers:
-            assert layer.weight.grad is not None
-            layer.weight.grad[~layer.mask] = float("nan")
+        for weight in pruner.weights:
+            assert weight.parameter.grad is not None
+            weight.parameter.grad[~weight.mask] = float("nan")
         optimizer.step()
     assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
 
@@ -191,15 +191,15 @@ def test_warnings_as_errors_leave_a_pruning_whole() -> None:
         model.get_parameter("4.weight").mul_(1e-9)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
     pruner = flipout.Lottery(model, optimizer, sparsity=0.9, steps=4, rounds=1)
-    early = [layer.weight.detach().clone() for layer in pruner.layers]
+    early = [weight.parameter.detach().clone() for weight in pruner.weights]
     with warnings.catch_warnings():
         warnings.simplefilter("error", flipout.DeadLayerWarning)
         with pytest.raises(flipout.DeadLayerWarning):
             train(model, optimizer, 2)
     assert pruner.finished
     assert "not finished" not in str(pruner.summary())
-    for layer, weight in zip(pruner.layers, early, strict=True):
-        assert torch.equal(layer.weight.detach(), weight * layer.mask)
+    for weight, values in zip(pruner.weights, early, strict=True):
+        assert torch.equal(weight.parameter.detach(), values * weight.mask)
 
 
 # A schedule that is not finished.

@@ -16,20 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import flipout
-from tests.helpers import make, mlp, sgd, train
-
-PENALTY = {"hoyer-square"}
-
-
-def fresh(method: str, **options: Any) -> tuple[nn.Module, torch.optim.Optimizer, flipout.Pruner]:
-    model = mlp()
-    optimizer = sgd(model)
-    return model, optimizer, make(method, model, optimizer, **options)
-
-
-def run(model: nn.Module, optimizer: torch.optim.Optimizer, pruner: flipout.Pruner, to: int, skip: int = 0) -> None:
-    penalty = pruner.penalty if isinstance(pruner, flipout.HoyerSquare) else None
-    train(model, optimizer, to, skip=skip, penalty=penalty)
+from tests.helpers import fresh, make, mlp, run, same, sgd
 
 
 def weights(model: nn.Module) -> list[Tensor]:
@@ -70,18 +57,10 @@ def _clone(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
 
 
-def same(a: Any, b: Any) -> bool:
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, list):
-        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
-    return torch.equal(a, b) if isinstance(a, Tensor) else a == b
-
-
 SCRIPT = """
 import sys, torch
 sys.path.insert(0, {root!r})
-from tests.test_state import fresh, run
+from tests.helpers import fresh, run
 method, path, start, stop, out = {method!r}, {path!r}, {start}, {stop}, {out!r}
 model, optimizer, pruner = fresh(method)
 if path:
@@ -96,7 +75,7 @@ torch.save({{"model": model.state_dict(), "optimizer": optimizer.state_dict(), "
 
 @pytest.mark.parametrize("method", ["flipout", "snip", "deep-r", "lottery"])
 def test_through_a_file_and_into_another_process(method: str, tmp_path: Path) -> None:
-    root = str(Path(__file__).parent.parent)
+    root = str(Path(__file__).parent.parent.parent)
 
     def go(path: str, start: int, stop: int, out: str) -> str:
         code = SCRIPT.format(root=root, method=method, path=path, start=start, stop=stop, out=out)
@@ -127,7 +106,7 @@ def test_a_saved_state_does_not_change_with_further_training() -> None:
         ({"steps": 50}, r"schedule\.steps: 40 in the state, 50 here"),
         ({"p": 1.0}, r"criterion\.p: 4\.0 in the state, 1\.0 here"),
         ({"noise": 0.5}, r"noise: None in the state, \{.*\} here"),
-        ({"revival": flipout.Revival(share=0.2)}, r"revival\.share: 0\.1 in the state, 0\.2 here"),
+        ({"second_chances": flipout.SecondChances(share=0.2)}, r"share: 0\.1 in the state, 0\.2 here"),
         ({"scope": "layer"}, "scope: global in the state, layer here"),
         ({"floor": 2}, "floor: 0 in the state, 2 here"),
         ({"seed": 3}, "seed: 0 in the state, 3 here"),

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 import flipout
-from tests.helpers import make, mlp, sgd, train
-from tests.test_state import fresh, run, same
+from tests.helpers import fresh, make, mlp, run, same, sgd, train
 
 Break = Callable[[dict[str, Any]], Any]
 

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 import flipout
-from flipout.layers import Layer
 from flipout.summary import summarize
+from flipout.weights import Weight, count_weights
 from tests.helpers import mlp, sgd, train
 
 
@@ -59,22 +59,23 @@ def brute_force(module: nn.Linear | _ConvNd, mask: Tensor) -> tuple[int, int]:
     ids=repr,
 )
 def test_dead_channels_against_the_module_itself(module: nn.Linear | _ConvNd) -> None:
-    weight = module.weight
-    assert isinstance(weight, nn.Parameter)
+    parameter = module.weight
+    assert isinstance(parameter, nn.Parameter)
     for seed in range(10):
         generator = torch.Generator().manual_seed(seed)
-        layer = Layer("layer", module, weight)
-        layer.mask = torch.rand(weight.shape, generator=generator) < 0.15 / (weight[0, 0].numel() ** 0.5)
-        layer.count()
-        row = summarize(layer)
-        assert (row.dead_inputs, row.dead_outputs) == brute_force(module, layer.mask)
-        assert row.kept == int(layer.mask.sum())
+        weight = Weight("layer", module, parameter)
+        share = 0.15 / (parameter[0, 0].numel() ** 0.5)
+        weight.mask.copy_(torch.rand(parameter.shape, generator=generator) < share)
+        count_weights([weight])
+        row = summarize(weight)
+        assert (row.dead_inputs, row.dead_outputs) == brute_force(module, weight.mask)
+        assert row.kept == int(weight.mask.sum())
 
 
 def test_what_has_no_channels() -> None:
     model = nn.Sequential(nn.Embedding(5, 4), nn.LayerNorm(4))
     pruner = flipout.Dense(model, sgd(model), include=lambda name, module, parameter: name in ("0.weight",))
-    assert summarize(pruner.layers[0]).inputs is None
+    assert summarize(pruner.weights[0]).inputs is None
     pruner.remove()
     pruner = flipout.Dense(model, sgd(model), include="1")
     assert all(layer.outputs is None for layer in pruner.summary().layers)

@@ -108,8 +108,8 @@ def test_a_transposed_matrix_is_a_linear_layer(monkeypatch: pytest.MonkeyPatch) 
     pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.5, steps=20)
     train(model, optimizer, 20)
     assert (pruner.prunable, pruner.nonzero) == (128, 64)
-    pruner.layers[0].mask[:, :2] = False
-    pruner.layers[0].zero()
+    pruner.weights[0].mask[:, :2] = False
+    pruner.weights[0].zero()
     first, second = pruner.summary().layers
     assert first.transposed
     assert not second.transposed

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import flipout
-from flipout.layers import find_layers
+from flipout.weights import find_weights
 from tests.helpers import mlp, sgd
 
 
@@ -28,10 +28,10 @@ class Mixed(nn.Module):
 
 
 def names(model: nn.Module, **options: Any) -> list[str]:
-    layers = find_layers(model, sgd(model), options.get("include"), options.get("exclude"))
+    found = find_weights(model, sgd(model), options.get("include"), options.get("exclude"))
     every = [id(parameter) for parameter in model.parameters()]
-    assert [layer.number for layer in layers] == [every.index(id(layer.weight)) for layer in layers]
-    return [layer.name for layer in layers]
+    assert [weight.number for weight in found] == [every.index(id(weight.parameter)) for weight in found]
+    return [weight.name for weight in found]
 
 
 def test_by_default_the_weights_of_linear_and_convolution_modules() -> None:
@@ -83,7 +83,7 @@ def test_nothing_to_prune() -> None:
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     with pytest.raises(ValueError, match=r"nothing to prune in Sequential \(3 matched, but are frozen"):
-        find_layers(model, torch.optim.SGD(model.parameters(), 0.1), None, None)
+        find_weights(model, torch.optim.SGD(model.parameters(), 0.1), None, None)
 
 
 def test_a_weight_that_the_optimizer_does_not_hold() -> None:

@@ -224,7 +224,7 @@ def test_the_message_names_ten_layers_and_counts_the_rest() -> None:
 
 EXIT = f"""
 import sys
-sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
+sys.path.insert(0, {str(Path(__file__).parent.parent.parent)!r})
 import flipout
 from tests.helpers import mlp, sgd, train
 model = mlp()

@@ -28,18 +28,18 @@ def watched(method: str, steps: int = 60, **options: Any) -> tuple[flipout.Prune
 
     def prune(pruning: Any) -> None:
         note: dict[str, Any] = {
-            "before": [layer.mask.clone() for layer in pruner.layers],
-            "weights": [layer.weight.detach().clone() for layer in pruner.layers],
+            "before": [weight.mask.clone() for weight in pruner.weights],
+            "weights": [weight.parameter.detach().clone() for weight in pruner.weights],
             "gradients": [grad.abs() for grad in gradients],
         }
         original(pruning)
-        notes.append({**note, "after": [layer.mask.clone() for layer in pruner.layers], "event": pruner.events[-1]})
+        notes.append({**note, "after": [weight.mask.clone() for weight in pruner.weights], "event": pruner.events[-1]})
 
     pruner.prune = prune  # type: ignore[method-assign]
     for x, y in batches(steps):
         optimizer.zero_grad()
         cross_entropy(model(x), y).backward()
-        gradients[:] = [layer.weight.grad.clone() for layer in pruner.layers if layer.weight.grad is not None]
+        gradients[:] = [weight.parameter.grad.clone() for weight in pruner.weights if weight.parameter.grad is not None]
         optimizer.step()
         assert_masked(pruner)
     assert pruner.finished
@@ -98,7 +98,7 @@ def test_rigl_starts_at_random_places_in_the_right_numbers() -> None:
         assert pruner.nonzero == 70
         starts.append(torch.cat([mask.flatten() for mask in pruner.masks.values()]))
         # 28 + 24 + 12 sides of the three layers share 70 weights.
-        assert [layer.kept for layer in pruner.layers] == [31, 26, 13]
+        assert [weight.kept for weight in pruner.weights] == [31, 26, 13]
     assert torch.equal(starts[0], starts[1])
     assert not torch.equal(starts[0], starts[2])
 
@@ -146,9 +146,9 @@ def test_it_regrows_until_the_last_event(method: str) -> None:
     model = mlp()
     optimizer = sgd(model)
     pruner = make(method, model, optimizer)
-    assert pruner.regrows
+    assert not pruner.permanent
     train(model, optimizer, 40, after=lambda: None)
-    assert not pruner.regrows
+    assert pruner.permanent
     masks = {name: mask.clone() for name, mask in pruner.masks.items()}
     train(model, optimizer, 20)
     assert all(torch.equal(mask, pruner.masks[name]) for name, mask in masks.items())
@@ -162,7 +162,7 @@ def test_floors_hold(method: str, options: dict[str, Any]) -> None:
 
     def check() -> None:
         assert_masked(pruner)
-        assert all(layer.kept >= floor > 0 for layer, floor in zip(pruner.layers, pruner.floors, strict=True))
+        assert all(weight.kept >= floor > 0 for weight, floor in zip(pruner.weights, pruner.floors, strict=True))
 
     train(model, optimizer, 60, after=check)
     assert pruner.nonzero == 53

@@ -83,7 +83,7 @@ def test_floors_and_scopes(options: dict[str, Any]) -> None:
     pruner, plain = (run(mlp(), "random", sparsity=0.92, dead_first=first, **options) for first in (True, False))
     assert_masked(pruner)
     assert pruner.nonzero == plain.nonzero == 28
-    assert all(layer.kept >= floor for layer, floor in zip(pruner.layers, pruner.floors, strict=True))
+    assert all(weight.kept >= floor for weight, floor in zip(pruner.weights, pruner.floors, strict=True))
     if "scope" in options:
         assert pruner.events[-1].kept == plain.events[-1].kept
     assert dead_in(pruner, 12) < dead_in(plain, 12)

@@ -30,7 +30,7 @@ def test_a_part_has_the_numbers_that_it_has_in_the_whole(part: tuple[list[int], 
         index = torch.tensor(indices)
         where = where.narrow(dimension, index)
         every, noise, drawn = (tensor.index_select(dimension, index) for tensor in (every, noise, drawn))
-    assert where.part == every.shape
+    assert where.held == every.shape
     assert torch.equal(where.elements(), every)
     assert torch.equal(normal(where, seed=seed, step=3, tensor=2), noise)
     assert torch.equal(uniform(where, seed=seed, step=3, tensor=2), drawn)
