@@ -164,7 +164,7 @@ class Gathered(Group):
         self._segments = self.values.view(-1).split(self._sizes)  # type: ignore[no-untyped-call]
         device = self.values.device
         lengths = torch.tensor(self._sizes, device="cpu")
-        self._owners = torch.repeat_interleave(torch.arange(len(weights)), lengths).to(device)
+        self._owners = torch.repeat_interleave(torch.arange(len(weights), device="cpu"), lengths).to(device)
         self._lengths = lengths.to(device)
         self.mask = self._joined([weight.bytes for weight in weights])
         for weight, mask in zip(weights, self._views(self.mask.view(torch.bool)), strict=True):
@@ -242,7 +242,7 @@ class Gathered(Group):
                 width for weight in self.weights for width in [_width(weight)] * (weight.mask.numel() // _width(weight))
             ]
             lengths = torch.tensor(widths, device="cpu")
-            owners = torch.repeat_interleave(torch.arange(len(widths)), lengths)
+            owners = torch.repeat_interleave(torch.arange(len(widths), device="cpu"), lengths)
             self._units = lengths.to(elements.device), owners.to(elements.device)
         lengths, owners = self._units
         return torch.segment_reduce(elements.view(-1), "sum", lengths=lengths).index_select(0, owners).view(1, -1)
