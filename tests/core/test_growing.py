@@ -65,9 +65,7 @@ def test_the_weights_with_the_largest_gradients_grow() -> None:
     before = {name: mask.clone() for name, mask in pruner.masks.items()}
     x, y = next(batches(1))
     cross_entropy(model(x), y).backward()
-    gradients = {
-        weight.name: weight.parameter.grad.clone() for weight in pruner.weights if weight.parameter.grad is not None
-    }
+    gradients = {weight.name: weight.grad.clone() for weight in pruner.weights if weight.grad is not None}
     optimizer.step()
     grown = {name: mask & ~before[name] for name, mask in pruner.masks.items()}
     count = pruner.events[-1].grown

@@ -111,15 +111,11 @@ FLIPOUT: list[tuple[Break, str]] = [
 ]
 
 OTHERS: list[tuple[str, Break, str]] = [
-    ("deep-r", drop("extra", "signs"), "no tensor for extra of signs"),
-    ("deep-r", drop("extra", "signs", "4.weight"), r"no tensor for extra of signs of 4\.weight"),
-    ("deep-r", put("extra", "signs", "4.weight", lambda s: s[0]), r"extra of signs of 4\.weight has shape \(8,\)"),
-    (
-        "deep-r",
-        put("extra", "signs", "4.weight", lambda s: s.float()),
-        r"extra of signs of 4\.weight is of torch\.float32",
-    ),
-    ("deep-r", put("extra", "signs", "4.weight", [1, 2]), r"extra of signs of 4\.weight is a list"),
+    ("deep-r", drop("form", "4.weight"), r"form of 4\.weight"),
+    ("deep-r", drop("form", "4.weight", "signs"), r"form of 4\.weight of signs"),
+    ("deep-r", put("form", "4.weight", "signs", lambda s: s[0]), r"form of 4\.weight of signs.*\(8,\)"),
+    ("deep-r", put("form", "4.weight", "signs", lambda s: s.float()), r"form of 4\.weight of signs.*float32"),
+    ("deep-r", put("form", "4.weight", "signs", [1, 2]), r"form of 4\.weight of signs"),
     ("lottery", put("extra", "early", {}), r"no tensor for extra of early of 0\.weight, 0\.bias"),
     ("lottery", put("extra", "early", "2.bias", lambda b: b[:1]), r"extra of early of 2\.bias has shape \(1,\)"),
     ("lottery", put("extra", {}), "no tensor for extra of early"),

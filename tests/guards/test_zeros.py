@@ -214,9 +214,7 @@ def test_the_message_names_ten_layers_and_counts_the_rest() -> None:
     )
     for parameter in model.parameters():
         nn.init.ones_(parameter)
-    with pytest.raises(
-        ValueError, match=r"9\.weight \(\d of \d\) and 2 more layers\. The masks prune 5\d\.\d\d%.*0\.00%"
-    ):
+    with pytest.raises(ValueError, match=r"9\.weight \(\d of \d\) and 2 more"):
         pruner.check()
     with pytest.raises(ValueError, match=r"0\.weight \(9 of \d\)"):
         pruner.check(nn.Sequential())

@@ -248,9 +248,3 @@ def test_a_model_that_is_not_called_itself() -> None:
     make("magnitude", model, optimizer, sparsity=0.95, dead_first=True)
     with pytest.warns(flipout.DeadFirstWarning, match="no call of the model with gradients was seen"):
         train(nn.Sequential(*model), optimizer, 20)
-
-
-def test_other_values_are_refused() -> None:
-    model = mlp()
-    with pytest.raises(TypeError, match="dead_first is 1; give True or False"):
-        make("magnitude", model, sgd(model), dead_first=1)
