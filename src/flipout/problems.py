@@ -75,7 +75,7 @@ class NotFiniteError(ValueError):
 def warn(message: str, category: type[Warning]) -> None:
     """Warn at the line outside of this package that called it, however many methods lie between."""
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] == __package__:
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
 
