@@ -206,3 +206,11 @@ def test_criteria_of_one_name_in_two_modules_differ() -> None:
     one.__module__ = "elsewhere"
     with pytest.raises(ValueError, match=r"criterion\.name: tests\..* in the state, elsewhere\..* here"):
         build(one).load_state_dict(state)
+
+
+def test_a_state_has_the_version_and_is_loaded_whatever_it_is() -> None:
+    state = fresh("flipout")[2].state_dict()
+    assert state["version"] == flipout.__version__
+    fresh("flipout")[2].load_state_dict({**state, "version": "0.0.1"})
+    with pytest.raises(ValueError, match="version"):
+        fresh("flipout")[2].load_state_dict({**state, "version": 3})

@@ -96,3 +96,23 @@ def test_events_and_repr() -> None:
     assert [(event.step, event.nonzero) for event in pruner.events] == [(p.step, p.nonzero) for p in pruner.plan()[:8]]
     assert all(sum(event.kept.values()) == event.nonzero for event in pruner.events)
     assert repr(pruner).startswith("PaperFlipOut(step 10 of 40, 8 of 18 prunings, ")
+
+
+def test_a_shrunk_network_reads_like_the_whole_one() -> None:
+    model = mlp()
+    optimizer = sgd(model)
+    pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.95, steps=20, floor=2)
+    train(model, optimizer, 15)
+    x = torch.randn(4, 12)
+    whole = pruner.summary(), pruner.summary(x).effective, pruner.coverage()
+    pruner.shrink(x)
+    assert pruner.shrunk
+    sizes = [tuple(parameter.shape) for parameter in model.parameters()]
+    tensors = [parameter.detach().clone() for parameter in model.parameters()]
+    assert (pruner.summary(), pruner.summary(x).effective, pruner.coverage()) == whole
+    assert str(pruner.summary()) == str(whole[0])
+    assert str(pruner.coverage()) == str(whole[2])
+    assert pruner.shrunk
+    assert [tuple(parameter.shape) for parameter in model.parameters()] == sizes
+    assert all(torch.equal(a, b) for a, b in zip(tensors, model.parameters(), strict=True))
+    assert len(pruner.shrinks) == 1
