@@ -119,6 +119,13 @@ def run(model: nn.Module, optimizer: torch.optim.Optimizer, pruner: flipout.Prun
     train(model, optimizer, to, skip=skip, penalty=penalty)
 
 
+def trained(steps: int = 20) -> tuple[nn.Module, torch.optim.Optimizer, flipout.Pruner]:
+    """A perceptron that magnitude pruning has trained for some of 20 steps."""
+    model, optimizer, pruner = fresh("magnitude", steps=20)
+    train(model, optimizer, steps)
+    return model, optimizer, pruner
+
+
 def same(a: Any, b: Any) -> bool:
     """Whether two nested states are equal, bit for bit."""
     if isinstance(a, dict):

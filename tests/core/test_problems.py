@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import pytest
 import torch
@@ -65,7 +65,10 @@ class OwnState(flipout.GlobalMagnitude):
 class Declared(flipout.GlobalMagnitude):
     """Says what it needs."""
 
-    requires: Mapping[Need, str] = {"own choice": "it likes prime numbers", "whole network": "it counts channels"}
+    requires: ClassVar[Mapping[Need, str]] = {
+        "own choice": "it likes prime numbers",
+        "whole network": "it counts channels",
+    }
 
 
 def build(cls: type[flipout.GlobalMagnitude], **options: Any) -> flipout.Pruner:

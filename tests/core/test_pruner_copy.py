@@ -61,7 +61,7 @@ def test_a_copy_is_attached_and_can_be_removed() -> None:
     optimizer = sgd(model)
     pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.9, steps=20)
     copied, its_optimizer, its_pruner = copy.deepcopy((model, optimizer, pruner))
-    with pytest.raises(ValueError, match="already pruned by"):
+    with pytest.raises(ValueError, match=r"0\.weight"):
         flipout.GlobalMagnitude(copied, its_optimizer, sparsity=0.9, steps=20)
     assert attachments.find(its_pruner.weights[0].parameter) == (its_pruner, its_pruner.weights[0])
     its_pruner.remove()
@@ -91,14 +91,14 @@ def test_a_copy_is_attached_and_can_be_removed() -> None:
 def test_by_itself_it_is_refused_with_the_way_out(attempt: Any) -> None:
     model = mlp()
     pruner = flipout.PaperFlipOut(model, sgd(model), sparsity=0.9, steps=20)
-    with pytest.raises(TypeError, match=r"Save pruner\.state_dict\(\).*copy\.deepcopy\(\(model, optimizer, pruner\)\)"):
+    with pytest.raises(TypeError, match=r"state_dict\(\).*deepcopy\(\(model, optimizer, pruner\)\)"):
         attempt(pruner)
 
 
 def test_a_module_that_holds_its_pruner_is_refused_with_the_reason() -> None:
     model = mlp()
     model.pruner = flipout.PaperFlipOut(model, sgd(model), sparsity=0.9, steps=20)  # type: ignore[assignment]
-    with pytest.raises(TypeError, match="If the pruner is an attribute of a module that is copied, keep it elsewhere"):
+    with pytest.raises(TypeError, match="attribute of a module"):
         copy.deepcopy(model)
 
 

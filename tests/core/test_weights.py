@@ -70,26 +70,24 @@ def test_include_and_exclude(options: dict[str, Any], expected: list[str]) -> No
 
 @pytest.mark.parametrize("argument", ["include", "exclude"])
 def test_a_pattern_that_matches_nothing_suggests_what_would(argument: str) -> None:
-    with pytest.raises(
-        ValueError, match=rf"{argument}='block\.0\.0\.weigth' matches no parameter; .*blocks\.0\.0\.weight"
-    ):
+    with pytest.raises(ValueError, match=rf"{argument}='block\.0\.0\.weigth' .*blocks\.0\.0\.weight"):
         names(Mixed(), **{argument: "block.0.0.weigth"})
 
 
 def test_nothing_to_prune() -> None:
-    with pytest.raises(ValueError, match=r"nothing to prune in LayerNorm: .*include="):
+    with pytest.raises(ValueError, match=r"LayerNorm.*include="):
         names(nn.LayerNorm(4))
     model = mlp()
     for parameter in model.parameters():
         parameter.requires_grad_(False)
-    with pytest.raises(ValueError, match=r"nothing to prune in Sequential \(3 matched, but are frozen"):
+    with pytest.raises(ValueError, match=r"Sequential .*3 matched.*frozen"):
         find_weights(model, torch.optim.SGD(model.parameters(), 0.1), None, None)
 
 
 def test_a_weight_that_the_optimizer_does_not_hold() -> None:
     model = mlp()
     optimizer = torch.optim.SGD(model[0].parameters(), 0.1)
-    with pytest.raises(ValueError, match=r"does not hold 2\.weight, 4\.weight: .*exclude="):
+    with pytest.raises(ValueError, match=r"optimizer .*2\.weight, 4\.weight.*exclude="):
         flipout.PaperFlipOut(model, optimizer, sparsity=0.5, steps=10)
     assert flipout.PaperFlipOut(model, optimizer, sparsity=0.5, steps=10, exclude=["2", "4"]).prunable == 192
 
@@ -148,5 +146,5 @@ def test_a_shared_weight_answers_to_each_of_its_names() -> None:
 
 
 def test_excluding_everything_says_so() -> None:
-    with pytest.raises(ValueError, match="without those that exclude= matches"):
+    with pytest.raises(ValueError, match="exclude="):
         names(mlp(), exclude="*")

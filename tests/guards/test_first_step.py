@@ -48,7 +48,7 @@ def test_a_pruned_network_without_its_state_is_asked_about(method: str, loaded_f
     optimizer = sgd(model)
     make(method, model, optimizer)
     model.load_state_dict(weights)
-    message = r"90\.1% of the weights that \w+ is about to .*pruner\.load_state_dict\(\).*flipout\.KeepZeros"
+    message = r"90\.1% .*pruner\.load_state_dict\(\).*flipout\.KeepZeros"
     with pytest.warns(flipout.ForgottenStateWarning, match=message):
         train(model, optimizer, 1)
     with warnings.catch_warnings():
@@ -253,7 +253,7 @@ def test_masks_of_weights_that_are_replaced_before_the_first_step(method: str, l
     model = mlp()
     optimizer, pruner = attach(model)
     load(model, mlp(seed=7).state_dict())
-    with pytest.warns(flipout.StaleMasksWarning, match="Load the weights before you create the pruner"):
+    with pytest.warns(flipout.StaleMasksWarning, match="before you create the pruner"):
         train(model, optimizer, 1)
     assert_masked(pruner)
 

@@ -104,9 +104,9 @@ def test_deep_r_does_not_hide_a_nan() -> None:
     for weight in pruner.weights:
         weight.parameter.grad = torch.zeros_like(weight.parameter)
     model[2].weight.grad = torch.full_like(model.get_parameter("2.weight"), float("nan"))
-    with pytest.raises(FloatingPointError, match=r"2\.weight has NaN or infinite weights"):
+    with pytest.raises(FloatingPointError, match=r"2\.weight has NaN"):
         optimizer.step()
-    with pytest.raises(ValueError, match="temperature= instead of noise="):
+    with pytest.raises(ValueError, match="noise="):
         flipout.METHODS["deep-r"](mlp(), sgd(mlp()), sparsity=0.5, steps=10, noise=1.0)
 
 

@@ -125,9 +125,9 @@ def test_a_state_notices_other_settings_of_fisher() -> None:
 
     state = attached().state_dict()
     attached().load_state_dict(copy.deepcopy(state))
-    with pytest.raises(ValueError, match=r"criterion\.power: 1\.0 in the state, 0\.5 here"):
+    with pytest.raises(ValueError, match=r"criterion\.power: 1\.0 .*0\.5"):
         attached(power=0.5).load_state_dict(state)
-    with pytest.raises(ValueError, match=r"statistics\.fisher\.horizon: 100 in the state, 10 here"):
+    with pytest.raises(ValueError, match=r"fisher\.horizon: 100 .*10"):
         attached(horizon=10).load_state_dict(state)
 
 

