@@ -44,7 +44,8 @@ class RigL(flipout.Pruner):
         count = round(keep * self.share * (1 + math.cos(math.pi * progress)) / 2)
         count = min(count, self.prunable - keep, keep - sum(self.floors))
         pruned = super().select(keep - count).prune  # the smallest weights, under the floors
-        return flipout.Selection(pruned, grow=smallest(self._indifference, [~weight.mask for weight in self.weights], count))
+        candidates = [~weight.mask for weight in self.weights]
+        return flipout.Selection(pruned, grow=smallest(self._indifference, candidates, count))
 
     def _indifference(self, i: int) -> Tensor:
         return -self.statistics.value(self.weights[i], "full_grad").abs()
