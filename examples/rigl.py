@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import flipout
-from flipout.selection import smallest
+from flipout.ranking import smallest
 
 
 @flipout.register("my-rigl", title="My RigL", about="the smallest weights; grows those with the largest gradients")
@@ -44,10 +44,11 @@ class RigL(flipout.Pruner):
         count = round(keep * self.share * (1 + math.cos(math.pi * progress)) / 2)
         count = min(count, self.prunable - keep, keep - sum(self.floors))
         pruned = super().select(keep - count).prune  # the smallest weights, under the floors
-        return flipout.Selection(pruned, grow=smallest(self._indifference, [~m for m in self.masks.values()], count))
+        candidates = [~weight.mask for weight in self.weights]
+        return flipout.Selection(pruned, grow=smallest(self._indifference, candidates, count))
 
     def _indifference(self, i: int) -> Tensor:
-        return -self.value(self.layers[i], "full_grad").abs()
+        return -self.statistics.value(self.weights[i], "full_grad").abs()
 
     def settings(self) -> dict[str, Any]:
         return super().settings() | {"share": self.share}

@@ -39,6 +39,24 @@ def sgd(model: nn.Module, **options: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), **{"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, **options})
 
 
+OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
+    "sgd": lambda m: torch.optim.SGD(m.parameters(), 0.1, momentum=0.9, weight_decay=5e-4),
+    "nesterov": lambda m: torch.optim.SGD(m.parameters(), 0.1, momentum=0.9, nesterov=True),
+    "sgd-foreach": lambda m: torch.optim.SGD(m.parameters(), 0.1, momentum=0.9, weight_decay=5e-4, foreach=True),
+    "sgd-fused": lambda m: torch.optim.SGD(m.parameters(), 0.1, momentum=0.9, weight_decay=5e-4, fused=True),
+    "adam": lambda m: torch.optim.Adam(m.parameters(), 0.01, weight_decay=5e-4),
+    "adam-foreach": lambda m: torch.optim.Adam(m.parameters(), 0.01, foreach=True),
+    "adam-fused": lambda m: torch.optim.Adam(m.parameters(), 0.01, fused=True),
+    "adamw": lambda m: torch.optim.AdamW(m.parameters(), 0.01),
+    "adamw-amsgrad-fused": lambda m: torch.optim.AdamW(m.parameters(), 0.01, amsgrad=True, fused=True),
+    "rmsprop": lambda m: torch.optim.RMSprop(m.parameters(), 0.01, momentum=0.5, centered=True),
+    "adagrad": lambda m: torch.optim.Adagrad(m.parameters(), 0.01),
+    "groups": lambda m: torch.optim.SGD(
+        [{"params": [p], "lr": 0.05 * (i + 1)} for i, p in enumerate(m.parameters())], momentum=0.9
+    ),
+}
+
+
 def train(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -76,8 +94,42 @@ def make(
 
 def assert_masked(pruner: flipout.Pruner) -> None:
     """Pruned weights are 0.0, not -0.0, and the masks keep as many as the pruner says."""
-    for layer in pruner.layers:
-        pruned = layer.weight.detach()[~layer.mask]
-        assert torch.equal(pruned, torch.zeros_like(pruned)), layer.name
-        assert not torch.signbit(pruned).any(), layer.name
+    for weight in pruner.weights:
+        pruned = weight.parameter.detach()[~weight.mask]
+        assert torch.equal(pruned, torch.zeros_like(pruned)), weight.name
+        assert not torch.signbit(pruned).any(), weight.name
     assert pruner.nonzero == sum(int(mask.sum()) for mask in pruner.masks.values())
+
+
+def signs_of(pruner: flipout.Pruner) -> dict[str, Tensor]:
+    """The fixed signs of Deep-R."""
+    return {weight.name: weight.slots["signs"] for weight in pruner.weights}
+
+
+def fresh(method: str, **options: Any) -> tuple[nn.Module, torch.optim.Optimizer, flipout.Pruner]:
+    """A perceptron, its optimizer, and a pruner that is attached to them."""
+    model = mlp()
+    optimizer = sgd(model)
+    return model, optimizer, make(method, model, optimizer, **options)
+
+
+def run(model: nn.Module, optimizer: torch.optim.Optimizer, pruner: flipout.Pruner, to: int, skip: int = 0) -> None:
+    """`train`, with the penalty that the method needs in the loss."""
+    penalty = pruner.penalty if isinstance(pruner, flipout.HoyerSquare) else None
+    train(model, optimizer, to, skip=skip, penalty=penalty)
+
+
+def trained(steps: int = 20) -> tuple[nn.Module, torch.optim.Optimizer, flipout.Pruner]:
+    """A perceptron that magnitude pruning has trained for some of 20 steps."""
+    model, optimizer, pruner = fresh("magnitude", steps=20)
+    train(model, optimizer, steps)
+    return model, optimizer, pruner
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two nested states are equal, bit for bit."""
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    return torch.equal(a, b) if isinstance(a, Tensor) else a == b

@@ -48,8 +48,7 @@ from .pruner import Pruner
 from .runtime.noise import GradientNoise
 from .schedules import Constant, Cubic, Geometric, OneShot, Schedule
 from .statistics import Statistic
-
-__version__ = "0.3.0.dev0"
+from .version import __version__ as __version__
 
 __all__ = [
     "LAMP",

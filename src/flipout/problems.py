@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Mapping
 from typing import Literal
 
@@ -68,6 +70,14 @@ class NotFiniteError(ValueError):
     def __init__(self, tensor: int) -> None:
         super().__init__(f"a score of tensor {tensor} is NaN or infinite")
         self.tensor = tensor
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Warn at the line outside of this package that called it, however many methods lie between."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
 
 
 # What cannot be combined.

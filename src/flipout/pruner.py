@@ -157,7 +157,7 @@ class Pruner:
         self.shrinker = Shrinker(self)
         at_once = self._plan[:1] and self._plan[0].step == 0
         self._at_once = guards.AtOnce(self.weights if at_once else (), self.optimizer)
-        self.guards: list[guards.Guard] = []
+        self.guards: list[guards.Guard] = [guards.Ranks()]  # the only one that sees a pruning at step 0
         try:
             with torch.no_grad():
                 self.start()
@@ -167,7 +167,6 @@ class Pruner:
                 guards.Ownership(self.weights, self.optimizer),
                 guards.FirstStep(self, own_start),
                 guards.Zeros(),
-                guards.Ranks(),
                 self._at_once,
             ]
             self._attach()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from .events import Event
 from .host import Host
 from .plain_data import describe, difference
 from .statistics import Statistic
+from .version import __version__
 from .views import on_any_rank
 from .weights import Weight, count_marks, count_weights
 
@@ -40,7 +40,7 @@ KINDS: dict[str, tuple[type, str]] = {
 def save_state(pruner: Host, compiled: bool, shrunk: str) -> dict[str, Any]:
     """Copy the state of a pruner."""
     return {
-        "version": installed_version(),
+        "version": __version__,
         "settings": json.dumps(describe(pruner.settings())),
         "step": pruner.step,
         "compiled": compiled,
@@ -48,14 +48,6 @@ def save_state(pruner: Host, compiled: bool, shrunk: str) -> dict[str, Any]:
         "shrunk": shrunk,
         **_copy(tensors_of(pruner)),
     }
-
-
-def installed_version() -> str:
-    """The version of this package; for the record, nothing depends on it."""
-    try:
-        return version("flipout")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def tensors_of(pruner: Host) -> dict[str, Any]:

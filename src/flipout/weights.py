@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -24,7 +23,7 @@ from .modules import (
     unwrapped,
 )
 from .numerics import zero_pruned
-from .problems import CoverageWarning
+from .problems import CoverageWarning, warn
 from .ranking.across_ranks import total_counts
 from .statistics import Statistic
 from .views.dtensors import hint_for_shards
@@ -366,10 +365,9 @@ def warn_of_low_coverage(
     missed = [c for c in every if id(c.parameter) not in mine and c.number not in unwanted and c.kind == "matrix"]
     if covered >= LITTLE * (covered + sum(c.parameter.numel() for c in missed)):
         return
-    warnings.warn(
+    warn(
         f"this pruner covers {coverage_of(model, weights)}. By default only Linear and convolution modules are pruned. "
         "Select other weights with include=, such as include='*' for all matrices, or leave them out with exclude= to "
         "silence this warning",
         CoverageWarning,
-        stacklevel=4,
     )

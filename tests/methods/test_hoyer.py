@@ -46,13 +46,11 @@ def test_hoyer_square_prunes_below_its_threshold_and_then_stops_pulling() -> Non
     assert isinstance(pruner, flipout.HoyerSquare)
     assert str(pruner.plan()).endswith("by threshold")
     seen: list[tuple[int, int]] = []
-    settle = pruner.settle
 
     def record() -> None:
-        settle()
-        seen.append((pruner.step, sum(int((layer.weight.abs() >= 0.05).sum()) for layer in pruner.layers)))
+        seen.append((pruner.step, sum(int((weight.parameter.abs() >= 0.05).sum()) for weight in pruner.weights)))
 
-    pruner.settle = record  # type: ignore[method-assign]
+    pruner.stepped = record  # type: ignore[method-assign]
     train(model, optimizer, 27, penalty=pruner.penalty)
     assert float(pruner.penalty().detach()) > 0
     assert pruner.sparsity == 0
@@ -73,7 +71,7 @@ def test_hoyer_square_to_an_exact_sparsity_and_with_a_floor() -> None:
     optimizer = sgd(model)
     pruner = flipout.HoyerSquare(model, optimizer, steps=40, threshold=100.0, floor=2)
     train(model, optimizer, 40, penalty=pruner.penalty)
-    assert [layer.kept for layer in pruner.layers] == [2, 2, 2]
+    assert [weight.kept for weight in pruner.weights] == [2, 2, 2]
 
 
 @pytest.mark.parametrize("options", [{"lambda_": -1.0}, {"lambda_": math.nan}, {"threshold": -1.0}, {"fine_tune": 1.5}])

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import flipout
 from tests.helpers import assert_masked, batches, convnet, cross_entropy, mlp, sgd, train
-from tests.methods.test_methods import equal, smallest
+from tests.methods.masks import equal, smallest
 
 
 @pytest.mark.parametrize("rewind_to", [0, 3, None])

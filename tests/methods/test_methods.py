@@ -11,18 +11,7 @@ from torch import Tensor
 
 import flipout
 from tests.helpers import assert_masked, make, mlp, sgd, train
-
-
-def smallest(scores: list[Tensor], keep: int) -> list[Tensor]:
-    """Masks that keep the `keep` highest scores."""
-    flat = torch.cat([score.flatten() for score in scores])
-    mask = torch.ones_like(flat, dtype=torch.bool)
-    mask[flat.sort(stable=True).indices[: len(flat) - keep]] = False
-    return [part.view_as(score) for part, score in zip(mask.split([s.numel() for s in scores]), scores, strict=True)]
-
-
-def equal(pruner: flipout.Pruner, masks: list[Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(pruner.masks.values(), masks, strict=True))
+from tests.methods.masks import equal, smallest
 
 
 def at_first_pruning(method: str, **options: Any) -> tuple[flipout.Pruner, list[list[Tensor]]]:
@@ -31,13 +20,11 @@ def at_first_pruning(method: str, **options: Any) -> tuple[flipout.Pruner, list[
     optimizer = sgd(model)
     pruner = make(method, model, optimizer, sparsity=0.5, schedule=flipout.OneShot(0.5, 40, 0.25), **options)
     history: list[list[Tensor]] = []
-    settle = pruner.settle
 
     def record() -> None:
-        history.append([layer.weight.detach().clone() for layer in pruner.layers])
-        settle()
+        history.append([weight.parameter.detach().clone() for weight in pruner.weights])
 
-    pruner.settle = record  # type: ignore[method-assign]
+    pruner.stepped = record  # type: ignore[method-assign]
     train(model, optimizer, 10)
     assert pruner.nonzero == 176
     return pruner, history

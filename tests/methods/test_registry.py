@@ -92,7 +92,7 @@ def test_argument_texts_stop_at_the_end_of_the_section() -> None:
 
 
 def test_a_name_belongs_to_one_class() -> None:
-    with pytest.raises(ValueError, match="'flipout' is taken by FlipOut; choose another"):
+    with pytest.raises(ValueError, match=r"'flipout' .*FlipOut"):
         flipout.register("flipout", title="Mine", about="mine")(Halving)
     assert flipout.METHODS["flipout"].cls is flipout.FlipOut
 
@@ -127,7 +127,7 @@ def test_installed_packages_add_methods(monkeypatch: pytest.MonkeyPatch) -> None
     methods.add(Method("own", flipout.Random, "Own", "about", "#000000"))
     assert methods["own"].title == "Own"
     assert groups == []  # nothing is imported for a method that is known
-    with pytest.warns(UserWarning, match="the method 'broken' of an installed package cannot be used: no module"):
+    with pytest.warns(UserWarning, match="'broken' .*no module named nowhere"):
         assert methods["halving"].cls is Halving
     assert list(methods) == ["own", "halving"]
     assert groups == ["flipout.methods"]

@@ -28,18 +28,18 @@ def watched(method: str, steps: int = 60, **options: Any) -> tuple[flipout.Prune
 
     def prune(pruning: Any) -> None:
         note: dict[str, Any] = {
-            "before": [layer.mask.clone() for layer in pruner.layers],
-            "weights": [layer.weight.detach().clone() for layer in pruner.layers],
+            "before": [weight.mask.clone() for weight in pruner.weights],
+            "weights": [weight.parameter.detach().clone() for weight in pruner.weights],
             "gradients": [grad.abs() for grad in gradients],
         }
         original(pruning)
-        notes.append({**note, "after": [layer.mask.clone() for layer in pruner.layers], "event": pruner.events[-1]})
+        notes.append({**note, "after": [weight.mask.clone() for weight in pruner.weights], "event": pruner.events[-1]})
 
     pruner.prune = prune  # type: ignore[method-assign]
     for x, y in batches(steps):
         optimizer.zero_grad()
         cross_entropy(model(x), y).backward()
-        gradients[:] = [layer.weight.grad.clone() for layer in pruner.layers if layer.weight.grad is not None]
+        gradients[:] = [weight.parameter.grad.clone() for weight in pruner.weights if weight.parameter.grad is not None]
         optimizer.step()
         assert_masked(pruner)
     assert pruner.finished
@@ -98,7 +98,7 @@ def test_rigl_starts_at_random_places_in_the_right_numbers() -> None:
         assert pruner.nonzero == 70
         starts.append(torch.cat([mask.flatten() for mask in pruner.masks.values()]))
         # 28 + 24 + 12 sides of the three layers share 70 weights.
-        assert [layer.kept for layer in pruner.layers] == [31, 26, 13]
+        assert [weight.kept for weight in pruner.weights] == [31, 26, 13]
     assert torch.equal(starts[0], starts[1])
     assert not torch.equal(starts[0], starts[2])
 
@@ -146,9 +146,9 @@ def test_it_regrows_until_the_last_event(method: str) -> None:
     model = mlp()
     optimizer = sgd(model)
     pruner = make(method, model, optimizer)
-    assert pruner.regrows
+    assert not pruner.permanent
     train(model, optimizer, 40, after=lambda: None)
-    assert not pruner.regrows
+    assert pruner.permanent
     masks = {name: mask.clone() for name, mask in pruner.masks.items()}
     train(model, optimizer, 20)
     assert all(torch.equal(mask, pruner.masks[name]) for name, mask in masks.items())
@@ -162,7 +162,7 @@ def test_floors_hold(method: str, options: dict[str, Any]) -> None:
 
     def check() -> None:
         assert_masked(pruner)
-        assert all(layer.kept >= floor > 0 for layer, floor in zip(pruner.layers, pruner.floors, strict=True))
+        assert all(weight.kept >= floor > 0 for weight, floor in zip(pruner.weights, pruner.floors, strict=True))
 
     train(model, optimizer, 60, after=check)
     assert pruner.nonzero == 53
@@ -195,9 +195,9 @@ def test_a_state_notices_other_settings() -> None:
         return flipout.RigL(model, sgd(model), sparsity=0.5, steps=40, **options)
 
     state = attached().state_dict()
-    with pytest.raises(ValueError, match=r"share: 0\.3 in the state, 0\.2 here"):
+    with pytest.raises(ValueError, match=r"share: 0\.3 .*0\.2"):
         attached(share=0.2).load_state_dict(state)
-    with pytest.raises(ValueError, match="distribution: erk in the state, uniform here"):
+    with pytest.raises(ValueError, match=r"distribution: erk .*uniform"):
         attached(distribution="uniform").load_state_dict(state)
 
 
@@ -209,7 +209,7 @@ def test_a_gradient_that_is_not_finite_is_an_error_that_names_its_layer() -> Non
     cross_entropy(model(torch.randn(8, 12)), torch.randint(4, (8,))).backward()
     assert weight.grad is not None
     weight.grad.fill_(math.nan)
-    with pytest.raises(FloatingPointError, match=r"2\.weight has NaN or infinite (weights or )?gradients"):
+    with pytest.raises(FloatingPointError, match=r"2\.weight has NaN.* gradients"):
         optimizer.step()
 
 
@@ -218,9 +218,9 @@ def test_a_gradient_that_is_not_finite_is_an_error_that_names_its_layer() -> Non
     [
         ("rigl", {"share": 1.5}, "share is 1.5"),
         ("rigl", {"until": 0.0}, "until is 0.0"),
-        ("rigl", {"updates": 0}, "prune at least once"),
+        ("rigl", {"updates": 0}, "prunings is 0"),
         ("rigl", {"distribution": "er"}, "distribution is 'er'"),
-        ("rigl", {"distribution": "global", "scope": "layer"}, "scope='layer' keeps the same share"),
+        ("rigl", {"distribution": "global", "scope": "layer"}, "scope='layer'"),
         ("granet", {"share": -0.1}, "share is -0.1"),
     ],
 )

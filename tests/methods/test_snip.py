@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import flipout
 from tests.helpers import assert_masked, batches, convnet, cross_entropy, mlp, sgd
-from tests.methods.test_methods import equal, smallest
+from tests.methods.masks import equal, smallest
 
 
 @pytest.mark.parametrize("rounds", [1, 4])

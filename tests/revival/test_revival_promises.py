@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import flipout
 from tests.helpers import assert_masked, batches, convnet, cross_entropy, mlp, sgd, train
 from tests.revival.second_chances import METHODS, REVIVAL, STEPS, hidden, magnitude
-from tests.test_pruner import OPTIMIZERS
+from tests.helpers import OPTIMIZERS
 
 
 @pytest.mark.parametrize("optimizer_name", OPTIMIZERS)

@@ -10,7 +10,6 @@ Georgoulakis et al., 2023, uses a power of 3. A fourth root is two square roots.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from ..events import Selection
 from ..numerics import kept, masked, wide
-from ..problems import LongSecondChancesWarning
+from ..problems import LongSecondChancesWarning, warn
 from ..runtime.gradients import restored
 from ..runtime.groups import Gathered, Group
 from ..runtime.noise import add_noise
@@ -338,11 +337,10 @@ def _warn_of_long_second_chances(settings: SecondChances, plan: Sequence[Pruning
     """
     last, frozen = plan[-1], settings.frozen_at(steps)
     if (last.sparsity or 0.0) >= EXTREME and last.step < LATE * frozen:
-        warnings.warn(
+        warn(
             f"the last pruning is at step {last.step:,}, and weights can come back until step {frozen:,}. For so long "
             f"at a sparsity of {last.sparsity:.2%}, a network may collapse. End the prunings later (end=), freeze the "
             f"masks at {last.step / LATE / steps:.2g} of training (until=), or prune permanently with "
             "second_chances=None",
             LongSecondChancesWarning,
-            stacklevel=6,
         )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Unpack
 
 import torch
 from torch import nn
 
 from .. import criteria
-from ..problems import KeepZerosWarning
+from ..problems import KeepZerosWarning, warn
 from ..pruner import Pruner
 from ..schedules import Never
 from ..weights import count_marks, count_weights
@@ -71,10 +70,9 @@ class KeepZeros(Dense):
                 weight.mask.copy_(~zero)
         count_weights(self.weights)
         if left_alone:
-            warnings.warn(
+            warn(
                 f"{', '.join(left_alone)} stays trainable as a whole: a tensor of zeros alone, or a LoRA adapter, was "
                 "initialized with zeros, not pruned. To keep its zeros too, select the weights with include=; to leave "
                 "it to the optimizer alone, use exclude=",
                 KeepZerosWarning,
-                stacklevel=5,
             )

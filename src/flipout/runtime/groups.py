@@ -52,7 +52,7 @@ class Group:
     @cached_property
     def sizes(self) -> Tensor:
         """The number of elements of each original weight tensor, as floats."""
-        return torch.tensor([float(weight.size) for weight in self.weights]).to(self.values.device)
+        return torch.tensor([float(weight.size) for weight in self.weights], device="cpu").to(self.values.device)
 
     @property
     def numbering(self) -> tuple[Tensor, Tensor]:
@@ -189,7 +189,7 @@ class Gathered(Group):
         rows = torch.tensor([-(-local.numel() // ROW) for local in locals_], device="cpu")
         self._starts = [ROW * int(start) for start in rows.cumsum(0) - rows]
         self._shapes = [local.shape for local in locals_]
-        self._owners = torch.repeat_interleave(torch.arange(len(weights)), rows).to(device)  # of each row
+        self._owners = torch.repeat_interleave(torch.arange(len(weights), device="cpu"), rows).to(device)  # of each row
         self._rows = rows.to(device)
         self.values, self._grads = (torch.zeros(len(self._owners), ROW, dtype=dtype, device=device) for _ in range(2))
         self._own_values, self._own_grads = self._views(self.values), self._views(self._grads)
@@ -300,7 +300,7 @@ class Gathered(Group):
         ):
             size, width = weight.mask.numel(), _width(weight)
             lengths += [*[width] * (size // width), end - start - size]
-        owners = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths, device="cpu"))
+        owners = torch.repeat_interleave(torch.arange(len(lengths), device="cpu"), torch.tensor(lengths, device="cpu"))
         return torch.tensor(lengths, device="cpu").to(self.values.device), owners.to(self.values.device)
 
     def _joined(self, tensors: Sequence[Tensor]) -> Tensor:

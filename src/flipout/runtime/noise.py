@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from numbers import Real
 from typing import Literal
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..numerics import masked, wide
-from ..problems import DivergenceWarning
+from ..problems import DivergenceWarning, warn
 from ..random_numbers import key, normal_at
 from .compiler import compiled
 from .groups import Alone, Gathered, Group
@@ -80,13 +79,12 @@ def warn_of_divergence(noise: GradientNoise | None, optimizer: torch.optim.Optim
         rate, momentum = float(group["lr"]), float(group["momentum"])
         growth = noise.growth(rate, momentum, float(group["weight_decay"]))
         if growth * steps > math.log(10):
-            warnings.warn(
+            warn(
                 f"noise of scale {noise.scale} relative to the weights (Eq. 3 as printed), at a learning rate of "
                 f"{rate} and momentum {momentum}, makes the weights grow by a factor of about {math.exp(growth):.3g} "
                 "at every step: training is likely to end at chance. Use relative_to='gradient', a smaller scale, or "
                 "a smaller learning rate",
                 DivergenceWarning,
-                stacklevel=4,
             )
             return
 
@@ -120,7 +118,7 @@ def add_noise(
     sigma = group.spread(size * deviations(noise, kernels, group, grads))
     if isinstance(group, Gathered):
         factor, addend = (
-            group.spread(torch.tensor(numbers, dtype=torch.int32).to(grads.device))
+            group.spread(torch.tensor(numbers, dtype=torch.int32, device="cpu").to(grads.device))
             for numbers in zip(*keys, strict=True)
         )
         run = compiled(perturb_by, *group.kind, pruned) if kernels.compiles(perturb_by, group) else perturb_by

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import flipout
 from tests.helpers import assert_masked, batches, cross_entropy, make, mlp, sgd, train
 
-SPEC = importlib.util.spec_from_file_location("rigl", Path(__file__).parent.parent / "examples" / "rigl.py")
+SPEC = importlib.util.spec_from_file_location("rigl", Path(__file__).parent.parent.parent / "examples" / "rigl.py")
 assert SPEC is not None
 assert SPEC.loader is not None
 example = importlib.util.module_from_spec(SPEC)
@@ -65,7 +65,7 @@ def test_the_weights_with_the_largest_gradients_grow() -> None:
     before = {name: mask.clone() for name, mask in pruner.masks.items()}
     x, y = next(batches(1))
     cross_entropy(model(x), y).backward()
-    gradients = {layer.name: layer.weight.grad.clone() for layer in pruner.layers if layer.weight.grad is not None}
+    gradients = {weight.name: weight.grad.clone() for weight in pruner.weights if weight.grad is not None}
     optimizer.step()
     grown = {name: mask & ~before[name] for name, mask in pruner.masks.items()}
     count = pruner.events[-1].grown
@@ -80,15 +80,15 @@ def test_what_changes_loses_its_optimizer_state(optimizer_name: str) -> None:
     model = mlp()
     optimizer = OPTIMIZERS[optimizer_name](model.parameters())
     pruner = RigL(model, optimizer, sparsity=0.5, steps=40, updates=8)
-    pruned_before = [~layer.mask for layer in pruner.layers]
+    pruned_before = [~weight.mask for weight in pruner.weights]
 
     def check() -> None:
-        for layer, pruned in zip(pruner.layers, pruned_before, strict=True):
-            grown = pruned & layer.mask
-            for state in states(optimizer, layer.weight):
-                assert not state[~layer.mask].any()
+        for weight, pruned in zip(pruner.weights, pruned_before, strict=True):
+            grown = pruned & weight.mask
+            for state in states(optimizer, weight.parameter):
+                assert not state[~weight.mask].any()
                 assert not state[grown].any()
-            pruned.copy_(~layer.mask)
+            pruned.copy_(~weight.mask)
 
     train(model, optimizer, 40, after=check)
 
@@ -101,29 +101,29 @@ def test_pruning_clears_the_state_of_the_pruned_and_no_other(method: str, optimi
     schedule = flipout.OneShot(0.5, 20, at=0.5)
     pruner = flipout.METHODS[method](model, optimizer, sparsity=0.5, steps=20, schedule=schedule)
     train(model, optimizer, 10)
-    for layer in pruner.layers:
-        assert states(optimizer, layer.weight)
-        for state in states(optimizer, layer.weight):
-            assert not state[~layer.mask].any()
-            assert state[layer.mask].count_nonzero() > 0.5 * layer.kept
+    for weight in pruner.weights:
+        assert states(optimizer, weight.parameter)
+        for state in states(optimizer, weight.parameter):
+            assert not state[~weight.mask].any()
+            assert state[weight.mask].count_nonzero() > 0.5 * weight.kept
 
 
 def test_connections_that_deep_r_wakes_start_without_momentum() -> None:
     model = mlp()
     optimizer = sgd(model, lr=0.5)
     pruner = flipout.DeepR(model, optimizer, sparsity=0.5, steps=60, l1=1e-3)
-    dormant = [~layer.mask for layer in pruner.layers]
+    dormant = [~weight.mask for weight in pruner.weights]
     woken = 0
 
     def check() -> None:
         nonlocal woken
-        for layer, was_dormant in zip(pruner.layers, dormant, strict=True):
-            awake = was_dormant & layer.mask
+        for weight, was_dormant in zip(pruner.weights, dormant, strict=True):
+            awake = was_dormant & weight.mask
             woken += int(awake.sum())
-            (momentum,) = states(optimizer, layer.weight)
+            (momentum,) = states(optimizer, weight.parameter)
             assert not momentum[awake].any()
-            assert not momentum[~layer.mask].any()
-            was_dormant.copy_(~layer.mask)
+            assert not momentum[~weight.mask].any()
+            was_dormant.copy_(~weight.mask)
 
     train(model, optimizer, 60, after=check)
     assert woken > 0
@@ -185,7 +185,7 @@ class Wrong(flipout.Pruner):
         chosen = super().select(keep)
         if self.wrong == "prune":
             return flipout.Selection([torch.ones_like(mark) for mark in chosen.prune])
-        return flipout.Selection(chosen.prune, [layer.mask.clone() for layer in self.layers])
+        return flipout.Selection(chosen.prune, [weight.mask.clone() for weight in self.weights])
 
 
 @pytest.mark.parametrize(
@@ -219,8 +219,8 @@ def test_the_floors_hold_while_weights_grow() -> None:
     pruner = RigL(model, optimizer, sparsity=0.7, steps=60, updates=20, floor=0.15)
 
     def check() -> None:
-        for layer, floor in zip(pruner.layers, pruner.floors, strict=True):
-            assert layer.kept >= floor > 0
+        for weight, floor in zip(pruner.weights, pruner.floors, strict=True):
+            assert weight.kept >= floor > 0
 
     train(model, optimizer, 60, after=check)
 
@@ -229,16 +229,16 @@ def test_rprop_starts_a_grown_weight_at_its_learning_rate() -> None:
     model = mlp()
     optimizer = torch.optim.Rprop(model.parameters(), lr=0.01)
     pruner = RigL(model, optimizer, sparsity=0.5, steps=40, updates=8)
-    pruned_before = [~layer.mask for layer in pruner.layers]
+    pruned_before = [~weight.mask for weight in pruner.weights]
     grown = 0
 
     def check() -> None:
         nonlocal grown
-        for layer, pruned in zip(pruner.layers, pruned_before, strict=True):
-            fresh = pruned & layer.mask
+        for weight, pruned in zip(pruner.weights, pruned_before, strict=True):
+            fresh = pruned & weight.mask
             grown += int(fresh.sum())
-            assert (optimizer.state[layer.weight]["step_size"][fresh] == 0.01).all()
-            pruned.copy_(~layer.mask)
+            assert (optimizer.state[weight.parameter]["step_size"][fresh] == 0.01).all()
+            pruned.copy_(~weight.mask)
 
     train(model, optimizer, 40, after=check)
     assert grown

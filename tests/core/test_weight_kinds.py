@@ -43,9 +43,7 @@ def test_weight_norm_is_refused_by_name(normalize: Any) -> None:
     """A row that has lost its last weight would be NaN."""
     model = mlp()
     normalize(model[2])
-    with pytest.raises(
-        ValueError, match=r"the weight of 2 .*\(WeightNorm\) that divides by the norm.*exclude='2', or call"
-    ):
+    with pytest.raises(ValueError, match=r"2 .*\(WeightNorm\).*exclude='2'"):
         flipout.FlipOut(model, sgd(model), sparsity=0.9, steps=10)
     assert list(flipout.FlipOut(model, sgd(model), sparsity=0.9, steps=10, exclude="2").masks) == [
         "0.weight",
@@ -61,9 +59,7 @@ class Symmetric(nn.Module):
 def test_a_parametrized_weight_is_refused_by_name() -> None:
     model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 4))
     parametrize.register_parametrization(model[0], "weight", Symmetric())
-    with pytest.raises(
-        ValueError, match=r"the weight of 0 is computed by a parametrization \(Symmetric\).*exclude='0'"
-    ):
+    with pytest.raises(ValueError, match=r"0 .*\(Symmetric\).*exclude='0'"):
         flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=10)
     assert list(flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=10, exclude="0").masks) == ["1.weight"]
     one = parametrizations.orthogonal(nn.Linear(4, 4))
@@ -81,7 +77,7 @@ def test_a_bias_or_embedding_may_be_parametrized() -> None:
 def test_what_torch_has_pruned_is_refused_by_name() -> None:
     model = mlp()
     prune.l1_unstructured(model[2], "weight", 0.5)
-    with pytest.raises(ValueError, match=r"2 is already pruned by torch\.nn\.utils\.prune: call .*prune\.remove\("):
+    with pytest.raises(ValueError, match=r"^2 .*prune\.remove\("):
         flipout.FlipOut(model, sgd(model), sparsity=0.9, steps=10)
 
 
@@ -108,8 +104,8 @@ def test_a_transposed_matrix_is_a_linear_layer(monkeypatch: pytest.MonkeyPatch) 
     pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.5, steps=20)
     train(model, optimizer, 20)
     assert (pruner.prunable, pruner.nonzero) == (128, 64)
-    pruner.layers[0].mask[:, :2] = False
-    pruner.layers[0].zero()
+    pruner.weights[0].mask[:, :2] = False
+    pruner.weights[0].zero()
     first, second = pruner.summary().layers
     assert first.transposed
     assert not second.transposed
@@ -184,7 +180,7 @@ def test_adapters_are_left_alone() -> None:
     model = nn.ModuleDict({"base": nn.Linear(6, 6), "lora_A": nn.Linear(6, 2), "lora_B": nn.Linear(2, 6)})
     assert list(flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=10).masks) == ["base.weight"]
     model["base"].requires_grad_(False)
-    with pytest.raises(ValueError, match=r"nothing to prune.*Adapters \(LoRA\) are left alone: .*trainable"):
+    with pytest.raises(ValueError, match=r"LoRA"):
         flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=10)
     chosen = flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=10, include="lora_*")
     assert list(chosen.masks) == ["lora_A.weight", "lora_B.weight"]

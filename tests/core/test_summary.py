@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 import flipout
-from flipout.layers import Layer
 from flipout.summary import summarize
+from flipout.weights import Weight, count_weights
 from tests.helpers import mlp, sgd, train
 
 
@@ -59,22 +59,23 @@ def brute_force(module: nn.Linear | _ConvNd, mask: Tensor) -> tuple[int, int]:
     ids=repr,
 )
 def test_dead_channels_against_the_module_itself(module: nn.Linear | _ConvNd) -> None:
-    weight = module.weight
-    assert isinstance(weight, nn.Parameter)
+    parameter = module.weight
+    assert isinstance(parameter, nn.Parameter)
     for seed in range(10):
         generator = torch.Generator().manual_seed(seed)
-        layer = Layer("layer", module, weight)
-        layer.mask = torch.rand(weight.shape, generator=generator) < 0.15 / (weight[0, 0].numel() ** 0.5)
-        layer.count()
-        row = summarize(layer)
-        assert (row.dead_inputs, row.dead_outputs) == brute_force(module, layer.mask)
-        assert row.kept == int(layer.mask.sum())
+        weight = Weight("layer", module, parameter)
+        share = 0.15 / (parameter[0, 0].numel() ** 0.5)
+        weight.mask.copy_(torch.rand(parameter.shape, generator=generator) < share)
+        count_weights([weight])
+        row = summarize(weight)
+        assert (row.dead_inputs, row.dead_outputs) == brute_force(module, weight.mask)
+        assert row.kept == int(weight.mask.sum())
 
 
 def test_what_has_no_channels() -> None:
     model = nn.Sequential(nn.Embedding(5, 4), nn.LayerNorm(4))
     pruner = flipout.Dense(model, sgd(model), include=lambda name, module, parameter: name in ("0.weight",))
-    assert summarize(pruner.layers[0]).inputs is None
+    assert summarize(pruner.weights[0]).inputs is None
     pruner.remove()
     pruner = flipout.Dense(model, sgd(model), include="1")
     assert all(layer.outputs is None for layer in pruner.summary().layers)
@@ -95,3 +96,23 @@ def test_events_and_repr() -> None:
     assert [(event.step, event.nonzero) for event in pruner.events] == [(p.step, p.nonzero) for p in pruner.plan()[:8]]
     assert all(sum(event.kept.values()) == event.nonzero for event in pruner.events)
     assert repr(pruner).startswith("PaperFlipOut(step 10 of 40, 8 of 18 prunings, ")
+
+
+def test_a_shrunk_network_reads_like_the_whole_one() -> None:
+    model = mlp()
+    optimizer = sgd(model)
+    pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.95, steps=20, floor=2)
+    train(model, optimizer, 15)
+    x = torch.randn(4, 12)
+    whole = pruner.summary(), pruner.summary(x).effective, pruner.coverage()
+    pruner.shrink(x)
+    assert pruner.shrunk
+    sizes = [tuple(parameter.shape) for parameter in model.parameters()]
+    tensors = [parameter.detach().clone() for parameter in model.parameters()]
+    assert (pruner.summary(), pruner.summary(x).effective, pruner.coverage()) == whole
+    assert str(pruner.summary()) == str(whole[0])
+    assert str(pruner.coverage()) == str(whole[2])
+    assert pruner.shrunk
+    assert [tuple(parameter.shape) for parameter in model.parameters()] == sizes
+    assert all(torch.equal(a, b) for a, b in zip(tensors, model.parameters(), strict=True))
+    assert len(pruner.shrinks) == 1

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flipout.methods.layer_densities import erdos_renyi_kernel
+from flipout.methods.regrowth import erdos_renyi_kernel
 
 SHAPES = st.lists(st.lists(st.integers(0, 12), max_size=4).map(tuple), min_size=1, max_size=6)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import flipout
-from flipout.layers import find_layers
+from flipout.weights import find_weights
 from tests.helpers import mlp, sgd
 
 
@@ -28,10 +28,10 @@ class Mixed(nn.Module):
 
 
 def names(model: nn.Module, **options: Any) -> list[str]:
-    layers = find_layers(model, sgd(model), options.get("include"), options.get("exclude"))
+    found = find_weights(model, sgd(model), options.get("include"), options.get("exclude"))
     every = [id(parameter) for parameter in model.parameters()]
-    assert [layer.number for layer in layers] == [every.index(id(layer.weight)) for layer in layers]
-    return [layer.name for layer in layers]
+    assert [weight.number for weight in found] == [every.index(id(weight.parameter)) for weight in found]
+    return [weight.name for weight in found]
 
 
 def test_by_default_the_weights_of_linear_and_convolution_modules() -> None:
@@ -70,26 +70,24 @@ def test_include_and_exclude(options: dict[str, Any], expected: list[str]) -> No
 
 @pytest.mark.parametrize("argument", ["include", "exclude"])
 def test_a_pattern_that_matches_nothing_suggests_what_would(argument: str) -> None:
-    with pytest.raises(
-        ValueError, match=rf"{argument}='block\.0\.0\.weigth' matches no parameter; .*blocks\.0\.0\.weight"
-    ):
+    with pytest.raises(ValueError, match=rf"{argument}='block\.0\.0\.weigth' .*blocks\.0\.0\.weight"):
         names(Mixed(), **{argument: "block.0.0.weigth"})
 
 
 def test_nothing_to_prune() -> None:
-    with pytest.raises(ValueError, match=r"nothing to prune in LayerNorm: .*include="):
+    with pytest.raises(ValueError, match=r"LayerNorm.*include="):
         names(nn.LayerNorm(4))
     model = mlp()
     for parameter in model.parameters():
         parameter.requires_grad_(False)
-    with pytest.raises(ValueError, match=r"nothing to prune in Sequential \(3 matched, but are frozen"):
-        find_layers(model, torch.optim.SGD(model.parameters(), 0.1), None, None)
+    with pytest.raises(ValueError, match=r"Sequential .*3 matched.*frozen"):
+        find_weights(model, torch.optim.SGD(model.parameters(), 0.1), None, None)
 
 
 def test_a_weight_that_the_optimizer_does_not_hold() -> None:
     model = mlp()
     optimizer = torch.optim.SGD(model[0].parameters(), 0.1)
-    with pytest.raises(ValueError, match=r"does not hold 2\.weight, 4\.weight: .*exclude="):
+    with pytest.raises(ValueError, match=r"optimizer .*2\.weight, 4\.weight.*exclude="):
         flipout.PaperFlipOut(model, optimizer, sparsity=0.5, steps=10)
     assert flipout.PaperFlipOut(model, optimizer, sparsity=0.5, steps=10, exclude=["2", "4"]).prunable == 192
 
@@ -148,5 +146,5 @@ def test_a_shared_weight_answers_to_each_of_its_names() -> None:
 
 
 def test_excluding_everything_says_so() -> None:
-    with pytest.raises(ValueError, match="without those that exclude= matches"):
+    with pytest.raises(ValueError, match="exclude="):
         names(mlp(), exclude="*")

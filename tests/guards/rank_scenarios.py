@@ -1,4 +1,4 @@
-"""Trainings on two ranks that differ in one respect. Run as a script by each rank of `tests/test_rank_agreement.py`."""
+"""Trainings on two ranks that differ in one respect. Run as a script by each rank of `tests/guards/test_ranks.py`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
 import torch
 from torch import Tensor, nn
 
 import flipout
+from flipout.units import DeadFirst
 from tests.helpers import batches, make, mlp, sgd, train
 
 
@@ -40,8 +41,8 @@ def dead_first(rank: int) -> None:
     model = ddp(mlp(seed=rank))
     pruner = make("magnitude", model, sgd(model), sparsity=0.95, dead_first=True)
     go(model, pruner, rank)
-    assert pruner.dead_weights is not None
-    assert pruner.dead_weights.call.inputs is not None
+    assert isinstance(pruner.dead, DeadFirst)
+    assert pruner.dead.call.inputs is not None
 
 
 def larger_units(rank: int) -> None:

@@ -16,20 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import flipout
-from tests.helpers import make, mlp, sgd, train
-
-PENALTY = {"hoyer-square"}
-
-
-def fresh(method: str, **options: Any) -> tuple[nn.Module, torch.optim.Optimizer, flipout.Pruner]:
-    model = mlp()
-    optimizer = sgd(model)
-    return model, optimizer, make(method, model, optimizer, **options)
-
-
-def run(model: nn.Module, optimizer: torch.optim.Optimizer, pruner: flipout.Pruner, to: int, skip: int = 0) -> None:
-    penalty = pruner.penalty if isinstance(pruner, flipout.HoyerSquare) else None
-    train(model, optimizer, to, skip=skip, penalty=penalty)
+from tests.helpers import fresh, make, mlp, run, same, sgd
 
 
 def weights(model: nn.Module) -> list[Tensor]:
@@ -70,18 +57,10 @@ def _clone(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
 
 
-def same(a: Any, b: Any) -> bool:
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, list):
-        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
-    return torch.equal(a, b) if isinstance(a, Tensor) else a == b
-
-
 SCRIPT = """
 import sys, torch
 sys.path.insert(0, {root!r})
-from tests.test_state import fresh, run
+from tests.helpers import fresh, run
 method, path, start, stop, out = {method!r}, {path!r}, {start}, {stop}, {out!r}
 model, optimizer, pruner = fresh(method)
 if path:
@@ -96,7 +75,7 @@ torch.save({{"model": model.state_dict(), "optimizer": optimizer.state_dict(), "
 
 @pytest.mark.parametrize("method", ["flipout", "snip", "deep-r", "lottery"])
 def test_through_a_file_and_into_another_process(method: str, tmp_path: Path) -> None:
-    root = str(Path(__file__).parent.parent)
+    root = str(Path(__file__).parent.parent.parent)
 
     def go(path: str, start: int, stop: int, out: str) -> str:
         code = SCRIPT.format(root=root, method=method, path=path, start=start, stop=stop, out=out)
@@ -123,16 +102,16 @@ def test_a_saved_state_does_not_change_with_further_training() -> None:
 @pytest.mark.parametrize(
     ("options", "difference"),
     [
-        ({"sparsity": 0.8}, r"schedule\.sparsity: 0\.9 in the state, 0\.8 here"),
-        ({"steps": 50}, r"schedule\.steps: 40 in the state, 50 here"),
-        ({"p": 1.0}, r"criterion\.p: 4\.0 in the state, 1\.0 here"),
-        ({"noise": 0.5}, r"noise: None in the state, \{.*\} here"),
-        ({"revival": flipout.Revival(share=0.2)}, r"revival\.share: 0\.1 in the state, 0\.2 here"),
-        ({"scope": "layer"}, "scope: global in the state, layer here"),
-        ({"floor": 2}, "floor: 0 in the state, 2 here"),
-        ({"seed": 3}, "seed: 0 in the state, 3 here"),
-        ({"schedule": flipout.Cubic}, r"schedule\.name: Geometric in the state, Cubic here"),
-        ({"exclude": "4"}, r"weights\.4\.weight: \[4, 8\] in the state, absent here"),
+        ({"sparsity": 0.8}, r"schedule\.sparsity: 0\.9.*0\.8"),
+        ({"steps": 50}, r"schedule\.steps: 40.*50"),
+        ({"p": 1.0}, r"criterion\.p: 4\.0.*1\.0"),
+        ({"noise": 0.5}, r"noise: None.*\{.*\}"),
+        ({"second_chances": flipout.SecondChances(share=0.2)}, r"share: 0\.1.*0\.2"),
+        ({"scope": "layer"}, "scope: global.*layer"),
+        ({"floor": 2}, "floor: 0.*2"),
+        ({"seed": 3}, "seed: 0.*3"),
+        ({"schedule": flipout.Cubic}, r"schedule\.name: Geometric.*Cubic"),
+        ({"exclude": "4"}, r"weights\.4\.weight: \[4, 8\].*absent"),
     ],
 )
 def test_other_settings_are_an_error_that_names_the_difference(options: dict[str, Any], difference: str) -> None:
@@ -144,17 +123,17 @@ def test_other_settings_are_an_error_that_names_the_difference(options: dict[str
 
 def test_another_method_criterion_or_architecture() -> None:
     state = fresh("flipout")[2].state_dict()
-    with pytest.raises(ValueError, match=r"method: FlipOut in the state, GlobalMagnitude here[\s\S]*flip_saliency"):
+    with pytest.raises(ValueError, match=r"method: FlipOut .*GlobalMagnitude[\s\S]*flip_saliency"):
         fresh("magnitude")[2].load_state_dict(state)
     model = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 9), nn.ReLU(), nn.Linear(9, 4))
-    with pytest.raises(ValueError, match=r"weights\.2\.weight: \[8, 16\] in the state, \[9, 16\] here"):
+    with pytest.raises(ValueError, match=r"2\.weight: \[8, 16\] .*\[9, 16\]"):
         make("flipout", model, sgd(model)).load_state_dict(state)
-    with pytest.raises(ValueError, match="not the state of a pruner: it has no compiled, events"):
+    with pytest.raises(ValueError, match="compiled, events"):
         fresh("flipout")[2].load_state_dict({"step": 3})
     for option, value in (("lambda_", 0.5), ("threshold", 0.5)):
         with pytest.raises(ValueError, match=option):
             fresh("hoyer-square", **{option: value})[2].load_state_dict(fresh("hoyer-square")[2].state_dict())
-    with pytest.raises(ValueError, match=r"std\.horizon: 100 in the state, 7 here"):
+    with pytest.raises(ValueError, match=r"std\.horizon: 100 .*7"):
         fresh("magnitude-uncertainty", horizon=7)[2].load_state_dict(fresh("magnitude-uncertainty")[2].state_dict())
 
 
@@ -172,9 +151,9 @@ def test_a_criterion_is_compared_by_name_and_parameters() -> None:
 
     state = build(partial(power, p=3.0)).state_dict()
     build(partial(partial(power, p=2.0), p=3.0)).load_state_dict(state)
-    with pytest.raises(ValueError, match=r"criterion\.p: 3\.0 in the state, 1\.0 here"):
+    with pytest.raises(ValueError, match=r"criterion\.p: 3\.0 .*1\.0"):
         build(power).load_state_dict(state)
-    with pytest.raises(ValueError, match=r"criterion\.name: .*power in the state, .*Power here"):
+    with pytest.raises(ValueError, match=r"criterion\.name: .*power.*Power"):
         build(Power()).load_state_dict(state)
 
 
@@ -225,5 +204,13 @@ def test_criteria_of_one_name_in_two_modules_differ() -> None:
 
     state = build(one).state_dict()
     one.__module__ = "elsewhere"
-    with pytest.raises(ValueError, match=r"criterion\.name: tests\..* in the state, elsewhere\..* here"):
+    with pytest.raises(ValueError, match=r"criterion\.name: tests\..*elsewhere\."):
         build(one).load_state_dict(state)
+
+
+def test_a_state_has_the_version_and_is_loaded_whatever_it_is() -> None:
+    state = fresh("flipout")[2].state_dict()
+    assert state["version"] == flipout.__version__
+    fresh("flipout")[2].load_state_dict({**state, "version": "0.0.1"})
+    with pytest.raises(ValueError, match="version"):
+        fresh("flipout")[2].load_state_dict({**state, "version": 3})

@@ -9,16 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 import flipout
 from flipout.runtime import attachments
-from tests.helpers import assert_masked, make, mlp, sgd, train
-
-
-def run(model: nn.Module, optimizer: torch.optim.Optimizer, pruner: flipout.Pruner, to: int, skip: int = 0) -> None:
-    penalty = pruner.penalty if isinstance(pruner, flipout.HoyerSquare) else None
-    train(model, optimizer, to, skip=skip, penalty=penalty)
+from tests.helpers import assert_masked, make, mlp, run, sgd, train
 
 
 @pytest.mark.parametrize("method", sorted(flipout.METHODS))
@@ -31,7 +25,7 @@ def test_all_three_together_train_on_to_the_same_bits(method: str, at: int) -> N
     copied, its_optimizer, its_pruner = copy.deepcopy((model, optimizer, pruner))
     assert its_pruner.model is copied
     assert its_pruner.optimizer is its_optimizer
-    assert [layer.weight for layer in its_pruner.layers] == [dict(copied.named_parameters())[n] for n in pruner.masks]
+    assert all(weight.parameter is copied.get_parameter(weight.name) for weight in its_pruner.weights)
     frozen = [parameter.detach().clone() for parameter in copied.parameters()]
 
     run(model, optimizer, pruner, 40, skip=at)
@@ -67,9 +61,9 @@ def test_a_copy_is_attached_and_can_be_removed() -> None:
     optimizer = sgd(model)
     pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.9, steps=20)
     copied, its_optimizer, its_pruner = copy.deepcopy((model, optimizer, pruner))
-    with pytest.raises(ValueError, match="already pruned by"):
+    with pytest.raises(ValueError, match=r"0\.weight"):
         flipout.GlobalMagnitude(copied, its_optimizer, sparsity=0.9, steps=20)
-    assert attachments.layer_of(its_pruner.layers[0].weight) is its_pruner.layers[0]
+    assert attachments.find(its_pruner.weights[0].parameter) == (its_pruner, its_pruner.weights[0])
     its_pruner.remove()
     assert not its_optimizer._optimizer_step_pre_hooks
     train(model, optimizer, 20)
@@ -97,14 +91,14 @@ def test_a_copy_is_attached_and_can_be_removed() -> None:
 def test_by_itself_it_is_refused_with_the_way_out(attempt: Any) -> None:
     model = mlp()
     pruner = flipout.PaperFlipOut(model, sgd(model), sparsity=0.9, steps=20)
-    with pytest.raises(TypeError, match=r"Save pruner\.state_dict\(\).*copy\.deepcopy\(\(model, optimizer, pruner\)\)"):
+    with pytest.raises(TypeError, match=r"state_dict\(\).*deepcopy\(\(model, optimizer, pruner\)\)"):
         attempt(pruner)
 
 
 def test_a_module_that_holds_its_pruner_is_refused_with_the_reason() -> None:
     model = mlp()
     model.pruner = flipout.PaperFlipOut(model, sgd(model), sparsity=0.9, steps=20)  # type: ignore[assignment]
-    with pytest.raises(TypeError, match="If the pruner is an attribute of a module that is copied, keep it elsewhere"):
+    with pytest.raises(TypeError, match="attribute of a module"):
         copy.deepcopy(model)
 
 

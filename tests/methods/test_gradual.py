@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import flipout
+from tests.core.test_criteria import slow_lamp
 from tests.helpers import batches, cross_entropy, make, mlp, sgd, train
 from tests.methods.digits import accuracy_of
-from tests.methods.test_methods import equal, smallest
-from tests.test_criteria import slow_lamp
+from tests.methods.masks import equal, smallest
 
 
 def at_first_pruning(method: str, **options: Any) -> tuple[flipout.Pruner, list[Tensor], list[Tensor]]:
@@ -22,20 +22,18 @@ def at_first_pruning(method: str, **options: Any) -> tuple[flipout.Pruner, list[
     optimizer = sgd(model)
     pruner = make(method, model, optimizer, sparsity=0.5, schedule=flipout.OneShot(0.5, 40, 0.25), **options)
     weights: list[Tensor] = []
-    settle = pruner.settle
 
     def record() -> None:
-        weights[:] = [layer.weight.detach().clone() for layer in pruner.layers]
-        settle()
+        weights[:] = [weight.parameter.detach().clone() for weight in pruner.weights]
 
-    pruner.settle = record  # type: ignore[method-assign]
-    means = [torch.zeros_like(layer.weight, dtype=torch.float64) for layer in pruner.layers]
+    pruner.stepped = record  # type: ignore[method-assign]
+    means = [torch.zeros_like(weight.parameter, dtype=torch.float64) for weight in pruner.weights]
     for x, y in batches(10):
         optimizer.zero_grad()
         cross_entropy(model(x), y).backward()
-        for mean, layer in zip(means, pruner.layers, strict=True):
-            assert layer.weight.grad is not None
-            mean += layer.weight.grad.double().square() / 10
+        for mean, weight in zip(means, pruner.weights, strict=True):
+            assert weight.parameter.grad is not None
+            mean += weight.parameter.grad.double().square() / 10
         optimizer.step()
     assert pruner.nonzero == 176
     return pruner, weights, means
@@ -68,7 +66,7 @@ def test_lamp_prunes_gradually_among_what_is_left() -> None:
     model = mlp()
     optimizer = sgd(model)
     pruner = make("lamp", model, optimizer, sparsity=0.9, schedule=flipout.Geometric(0.9, 40, prunings=6))
-    before = [layer.mask.clone() for layer in pruner.layers]
+    before = [weight.mask.clone() for weight in pruner.weights]
     original = pruner.prune
     checked = 0
 
@@ -77,16 +75,16 @@ def test_lamp_prunes_gradually_among_what_is_left() -> None:
         flat = torch.cat([mask.flatten() for mask in before])
         scores = torch.full_like(flat, -1.0, dtype=torch.float64)
         start = 0
-        for layer, mask in zip(pruner.layers, before, strict=True):
-            values = layer.weight.detach()[mask].tolist()
+        for weight, mask in zip(pruner.weights, before, strict=True):
+            values = weight.parameter.detach()[mask].tolist()
             scores[start : start + mask.numel()][mask.flatten()] = torch.tensor(slow_lamp(values), dtype=torch.float64)
             start += mask.numel()
         original(pruning)
         keep = torch.zeros_like(flat)
         keep[scores.sort(stable=True).indices[-pruning.nonzero :]] = True
         assert torch.equal(torch.cat([mask.flatten() for mask in pruner.masks.values()]), keep)
-        for mask, layer in zip(before, pruner.layers, strict=True):
-            mask.copy_(layer.mask)
+        for mask, weight in zip(before, pruner.weights, strict=True):
+            mask.copy_(weight.mask)
         checked += 1
 
     pruner.prune = prune  # type: ignore[method-assign]
@@ -101,7 +99,7 @@ def test_lamp_kills_no_layer() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
     pruner = flipout.LAMP(model, optimizer, sparsity=1 - 3 / 352, steps=20)
     train(model, optimizer, 20)
-    assert [layer.kept for layer in pruner.layers] == [1, 1, 1]
+    assert [weight.kept for weight in pruner.weights] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("method", ["relative-magnitude", "lamp", "fisher"])
@@ -117,7 +115,7 @@ def test_common_options(method: str) -> None:
     pruner = make(method, model, optimizer, **options)
     train(model, optimizer, 40)
     assert pruner.nonzero == 32
-    assert all(layer.kept >= 7 for layer in pruner.layers)
+    assert all(weight.kept >= 7 for weight in pruner.weights)
 
 
 def test_a_state_notices_other_settings_of_fisher() -> None:
@@ -127,9 +125,9 @@ def test_a_state_notices_other_settings_of_fisher() -> None:
 
     state = attached().state_dict()
     attached().load_state_dict(copy.deepcopy(state))
-    with pytest.raises(ValueError, match=r"criterion\.power: 1\.0 in the state, 0\.5 here"):
+    with pytest.raises(ValueError, match=r"criterion\.power: 1\.0 .*0\.5"):
         attached(power=0.5).load_state_dict(state)
-    with pytest.raises(ValueError, match=r"statistics\.fisher\.horizon: 100 in the state, 10 here"):
+    with pytest.raises(ValueError, match=r"fisher\.horizon: 100 .*10"):
         attached(horizon=10).load_state_dict(state)
 
 

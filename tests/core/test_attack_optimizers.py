@@ -100,5 +100,5 @@ def test_random_trainings_under_many_optimizers(seed: int) -> None:
         assert_masked(pruner)
     assert pruner.finished
     assert pruner.nonzero == flipout.schedules.nonzero(pruner.prunable, sparsity)
-    for layer in pruner.layers:
-        assert torch.isfinite(layer.weight).all()
+    for weight in pruner.weights:
+        assert torch.isfinite(weight.parameter).all()

@@ -13,9 +13,8 @@ from torch import nn
 
 import flipout
 from flipout.random_numbers import normal
-from flipout.selection import smallest
-from tests.helpers import assert_masked, batches, cross_entropy, make, mlp, sgd
-from tests.test_pruner import OPTIMIZERS
+from flipout.ranking import smallest
+from tests.helpers import OPTIMIZERS, assert_masked, batches, cross_entropy, make, mlp, sgd
 
 pytestmark = pytest.mark.slow
 
@@ -98,7 +97,7 @@ os._exit(0)  # what there is to see is saved; gloo's threads at times abort an i
 
 @pytest.mark.parametrize("method", sorted(set(flipout.METHODS) - {"dense", "keep-zeros"}))
 def test_two_data_parallel_ranks_prune_the_same_weights(method: str, tmp_path: Path) -> None:
-    root = str(Path(__file__).parent.parent)
+    root = str(Path(__file__).parent.parent.parent)
     code = RANK.format(root=root, store=str(tmp_path / "store"), out=str(tmp_path), method=method)
     ranks = [subprocess.Popen([sys.executable, "-W", "ignore", "-c", code, str(rank)]) for rank in range(2)]
     assert [rank.wait(timeout=300) for rank in ranks] == [0, 0]

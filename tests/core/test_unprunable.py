@@ -1,0 +1,41 @@
+"""Models that cannot be pruned: an error that names the weight, when the pruner is attached."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial
+
+import flipout
+from tests.helpers import mlp, sgd
+
+
+def test_attaching_under_inference_mode() -> None:
+    model = mlp()
+    optimizer = sgd(model)
+    with torch.inference_mode():
+        with pytest.raises(RuntimeError, match="inference_mode"):
+            flipout.PaperFlipOut(model, optimizer, sparsity=0.5, steps=10)
+        born_there = mlp()
+    with pytest.raises(ValueError, match=r"0\.weight, .*inference_mode"):
+        flipout.PaperFlipOut(born_there, sgd(born_there), sparsity=0.5, steps=10)
+
+
+def test_a_dtensor_of_an_unknown_layout_is_refused_when_attaching(tmp_path: Path) -> None:
+    torch.distributed.init_process_group("gloo", rank=0, world_size=1, init_method=f"file://{tmp_path / 'store'}")
+    try:
+        model = mlp()
+        mesh = DeviceMesh("cpu", [0])
+        linear = model.get_submodule("2")
+        local = linear.get_parameter("weight").detach()
+        linear.weight = nn.Parameter(DTensor.from_local(local, mesh, [Partial()]))
+        for method in ("flipout", "keep-zeros"):
+            with pytest.raises(ValueError, match=r"^2\.weight .*DTensor.*Partial"):
+                flipout.METHODS[method](model, sgd(model), sparsity=0.5, steps=10)
+        assert flipout.PaperFlipOut(model, sgd(model), sparsity=0.5, steps=10, exclude="2").prunable == 224
+    finally:
+        torch.distributed.destroy_process_group()
