@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import flipout
-from tests.helpers import assert_masked, batches, convnet, cross_entropy, mlp, sgd, train
+from tests.helpers import OPTIMIZERS, assert_masked, batches, convnet, cross_entropy, mlp, sgd, train
 from tests.revival.second_chances import METHODS, REVIVAL, STEPS, hidden, magnitude
-from tests.helpers import OPTIMIZERS
 
 
 @pytest.mark.parametrize("optimizer_name", OPTIMIZERS)
