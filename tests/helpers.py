@@ -39,6 +39,24 @@ def sgd(model: nn.Module, **options: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), **{"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, **options})
 
 
+OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
+    "sgd": lambda m: torch.optim.SGD(m.parameters(), 0.1, momentum=0.9, weight_decay=5e-4),
+    "nesterov": lambda m: torch.optim.SGD(m.parameters(), 0.1, momentum=0.9, nesterov=True),
+    "sgd-foreach": lambda m: torch.optim.SGD(m.parameters(), 0.1, momentum=0.9, weight_decay=5e-4, foreach=True),
+    "sgd-fused": lambda m: torch.optim.SGD(m.parameters(), 0.1, momentum=0.9, weight_decay=5e-4, fused=True),
+    "adam": lambda m: torch.optim.Adam(m.parameters(), 0.01, weight_decay=5e-4),
+    "adam-foreach": lambda m: torch.optim.Adam(m.parameters(), 0.01, foreach=True),
+    "adam-fused": lambda m: torch.optim.Adam(m.parameters(), 0.01, fused=True),
+    "adamw": lambda m: torch.optim.AdamW(m.parameters(), 0.01),
+    "adamw-amsgrad-fused": lambda m: torch.optim.AdamW(m.parameters(), 0.01, amsgrad=True, fused=True),
+    "rmsprop": lambda m: torch.optim.RMSprop(m.parameters(), 0.01, momentum=0.5, centered=True),
+    "adagrad": lambda m: torch.optim.Adagrad(m.parameters(), 0.01),
+    "groups": lambda m: torch.optim.SGD(
+        [{"params": [p], "lr": 0.05 * (i + 1)} for i, p in enumerate(m.parameters())], momentum=0.9
+    ),
+}
+
+
 def train(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -76,8 +94,8 @@ def make(
 
 def assert_masked(pruner: flipout.Pruner) -> None:
     """Pruned weights are 0.0, not -0.0, and the masks keep as many as the pruner says."""
-    for layer in pruner.layers:
-        pruned = layer.weight.detach()[~layer.mask]
-        assert torch.equal(pruned, torch.zeros_like(pruned)), layer.name
-        assert not torch.signbit(pruned).any(), layer.name
+    for weight in pruner.weights:
+        pruned = weight.parameter.detach()[~weight.mask]
+        assert torch.equal(pruned, torch.zeros_like(pruned)), weight.name
+        assert not torch.signbit(pruned).any(), weight.name
     assert pruner.nonzero == sum(int(mask.sum()) for mask in pruner.masks.values())

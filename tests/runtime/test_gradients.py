@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 import flipout
-from flipout.layers import Layer
 from flipout.statistics import Place
+from flipout.weights import Weight
 from tests.helpers import batches, cross_entropy, mlp, sgd, train
 
 
@@ -95,10 +95,10 @@ def test_a_compiled_model_gets_masked_gradients() -> None:
     pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.9, steps=20, schedule=schedule, scope="layer")
     x, y = next(batches(1))
     cross_entropy(model(x), y).backward()
-    for layer in pruner.layers:
-        assert layer.weight.grad is not None
-        assert layer.weight.grad[layer.mask].any()
-        assert not layer.weight.grad[~layer.mask].any()
+    for weight in pruner.weights:
+        assert weight.parameter.grad is not None
+        assert weight.parameter.grad[weight.mask].any()
+        assert not weight.parameter.grad[~weight.mask].any()
 
 
 def test_gradients_set_by_hand_are_masked_inside_the_step() -> None:
@@ -106,15 +106,15 @@ def test_gradients_set_by_hand_are_masked_inside_the_step() -> None:
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
-    for layer in pruner.layers:
-        assert layer.weight.grad is not None
-        assert torch.equal(layer.weight.grad, layer.mask.float())
+    for weight in pruner.weights:
+        assert weight.parameter.grad is not None
+        assert torch.equal(weight.parameter.grad, weight.mask.float())
 
 
 def test_a_nan_at_a_pruned_weight_does_not_reach_clipping() -> None:
     model, _, pruner = pruned_mlp()
-    weight = pruner.layers[0].weight
-    weight.register_hook(lambda grad: torch.where(pruner.layers[0].mask, grad, float("nan")))
+    weight = pruner.weights[0].parameter
+    weight.register_hook(lambda grad: torch.where(pruner.weights[0].mask, grad, float("nan")))
     x, y = next(batches(1))
     cross_entropy(model(x), y).backward()
     assert torch.isfinite(nn.utils.clip_grad_norm_(model.parameters(), 1.0))
@@ -124,7 +124,7 @@ def test_a_dense_layer_is_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
     model = mlp()
     optimizer = sgd(model)
     flipout.GlobalMagnitude(model, optimizer, sparsity=0.9, steps=100)
-    monkeypatch.setattr(Layer, "clear", lambda *_: pytest.fail("there is nothing to mask"))
+    monkeypatch.setattr(Weight, "clear", lambda *_: pytest.fail("there is nothing to mask"))
     train(model, optimizer, 3)
 
 
@@ -133,7 +133,9 @@ def test_removed_and_dropped_pruners_leave_no_hooks() -> None:
     pruner.remove()
     x, y = next(batches(1))
     cross_entropy(model(x), y).backward()
-    assert all(layer.weight.grad is not None and layer.weight.grad[~layer.mask].any() for layer in pruner.layers)
+    assert all(
+        weight.parameter.grad is not None and weight.parameter.grad[~weight.mask].any() for weight in pruner.weights
+    )
     assert not any(parameter._post_accumulate_grad_hooks for parameter in model.parameters())
 
     model, optimizer, pruner = pruned_mlp()
@@ -181,11 +183,11 @@ def test_a_statistic_of_the_unmasked_gradient_sees_both_micro_batches() -> None:
     for x, y in data:
         cross_entropy(model(x), y).backward()
     optimizer.step()
-    for layer in pruner.layers:
-        torch.testing.assert_close(pruner.statistics["whole"][layer.name], full[layer.name])
-        assert pruner.statistics["whole"][layer.name][~layer.mask].any()
-        assert layer.weight.grad is not None
-        assert not layer.weight.grad[~layer.mask].any()
+    for weight in pruner.weights:
+        torch.testing.assert_close(pruner.statistics["whole"][weight.name], full[weight.name])
+        assert pruner.statistics["whole"][weight.name][~weight.mask].any()
+        assert weight.parameter.grad is not None
+        assert not weight.parameter.grad[~weight.mask].any()
 
 
 def _check_data_parallel(rank: int, bucket_view: bool) -> None:
