@@ -89,8 +89,7 @@ class Gradients:
             ):
                 return None
             gradients._faint.add(weight)
-            with torch.no_grad():
-                return faint(grad, weight.view.shown(weight.mask))
+            return faint(grad, weight.view.shown(weight.mask))  # with a graph if the backward pass makes one
 
         @never_traced
         def on_accumulated(parameter: Tensor) -> None:
