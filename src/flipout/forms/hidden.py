@@ -277,6 +277,9 @@ class Hidden(Form):
                 clear_state(work.optimizer, weight, weight.mask)
             work.forget()
 
+    def settings(self) -> dict[str, object]:
+        return {"form": type(self).__name__, "second_chances": self.chances}
+
     def saved(self, weight: Weight) -> dict[str, Tensor]:
         return weight.slots or self.slots(weight)
 
