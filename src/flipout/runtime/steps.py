@@ -143,13 +143,13 @@ def _signals_wait() -> Iterator[None]:
         return
     came: list[tuple[Callable[..., Any], int, Any]] = []
     before: dict[int, Any] = {}
-    for name in ("SIGINT", "SIGTERM", "SIGALRM"):
-        number = getattr(signal, name, None)
-        handler = None if number is None else signal.getsignal(number)
-        if number is not None and callable(handler):
-            before[number] = handler
-            signal.signal(number, lambda n, frame, handler=handler: came.append((handler, n, frame)))  # type: ignore[misc]
     try:
+        for name in ("SIGINT", "SIGTERM", "SIGALRM"):
+            number = getattr(signal, name, None)
+            handler = None if number is None else signal.getsignal(number)
+            if number is not None and callable(handler):
+                before[number] = handler
+                signal.signal(number, lambda n, frame, handler=handler: came.append((handler, n, frame)))  # type: ignore[misc]
         yield
     finally:
         for number, handler in before.items():
