@@ -136,6 +136,8 @@ class Form:
                 settle = _fused(kernels, leaving, len(slots), every)
                 work.kernels.run(settle, group, group.values, group.mask, *slots, *states)
                 group.store()
+            if group in self._entered:  # one by one: a kernel of a later group may fail
+                self._entered.remove(group)
         self._entered.clear()
 
     def leave(self, work: Work) -> None:
