@@ -202,6 +202,9 @@ class Hidden(Form):
         threshold, ceiling = (wide(local.new_zeros(())) for _ in range(2))
         return {"values": torch.zeros_like(local), "threshold": threshold, "ceiling": ceiling}
 
+    def active(self, weight: Weight) -> bool:
+        return bool(weight.slots)
+
     def learns_pruned(self, weight: Weight) -> bool:
         return bool(weight.slots)
 
