@@ -22,6 +22,9 @@ from .compiler import never_traced
 
 FAINT = 2.0**-64
 
+Held = tuple[weakref.ref[Tensor], Tensor]
+"""A gradient, and what is held aside for it."""
+
 
 class Gradients:
     """Masks the gradients of pruned weights, or makes them faint, as the backward pass accumulates them.
@@ -38,7 +41,7 @@ class Gradients:
     def __init__(self, weights: Sequence[Weight], learned: Callable[[Weight], bool]) -> None:
         handles: list[RemovableHandle] = []
         self._faint: weakref.WeakSet[Weight] = weakref.WeakSet()
-        self._held: weakref.WeakKeyDictionary[Weight, Tensor] = weakref.WeakKeyDictionary()
+        self._held: weakref.WeakKeyDictionary[Weight, Held] = weakref.WeakKeyDictionary()
         for weight in weights:
             on_backward, on_accumulated = self._hooks_of(weight, learned)
             handles.append(weight.parameter.register_hook(on_backward))  # type: ignore[no-untyped-call]
@@ -59,14 +62,20 @@ class Gradients:
 
     def complete(self) -> None:
         """Called before a step: put back what was held aside in a type without room for faint numbers."""
-        for weight, held in self._held.items():
-            if weight not in self._faint and (grad := weight.grad) is not None:
+        for weight in self._held:
+            held, grad = self._held_for(weight), weight.grad
+            if held is not None and grad is not None and weight not in self._faint:
                 grad.add_(held)
 
     def done(self) -> None:
         """Called after a step: the next backward pass starts anew."""
         self._faint.clear()
         self._held.clear()
+
+    def _held_for(self, weight: Weight) -> Tensor | None:
+        """What is held aside for the gradient of a weight. It is void if `zero_grad()` has dropped that gradient."""
+        owner, held = self._held.get(weight, (lambda: None, None))
+        return held if owner() is weight.parameter.grad else None
 
     def _hooks_of(
         self, weight: Weight, learned: Callable[[Weight], bool]
@@ -101,18 +110,18 @@ class Gradients:
             with torch.no_grad():
                 mask, local = local_of(weight.view.shown(weight.mask)), local_of(grad)
                 if learned(weight) and local.dtype == torch.float16:
-                    aside = torch.where(mask, 0, local.float())
-                    gradients._held[weight] = gradients._held.get(weight, 0) + aside
+                    aside, held = torch.where(mask, 0, local.float()), gradients._held_for(weight)
+                    gradients._held[weight] = weakref.ref(grad), aside if held is None else held + aside
                 if not learned(weight) or local.dtype == torch.float16:
                     local.copy_(masked(local, mask.view(torch.uint8)))
                 elif weight not in gradients._faint or weight in gradients._held:
                     # FSDP2 sets the gradient of a shard without a backward pass through it: what came before stands in
                     # it as a faint number, which is lost in the new one.
-                    total = faint(local, mask)
-                    if weight in gradients._held:
-                        total = torch.where(mask, total, total + gradients._held[weight])
+                    total, held = faint(local, mask), gradients._held_for(weight)
+                    if held is not None:
+                        total = torch.where(mask, total, total + held)
                     local.copy_(total)
-                    gradients._held[weight] = total
+                    gradients._held[weight] = weakref.ref(grad), total
                     gradients._faint.add(weight)
 
         return on_backward, on_accumulated
