@@ -264,7 +264,7 @@ def test_a_nan_stops_the_event_and_the_zeros_stay() -> None:
     masks = copy.deepcopy(pruner.masks)
     pruner.weights[1].parameter.data[0, 0] = math.nan
     pruner.weights[1].mask[0, 0] = masks[pruner.weights[1].name][0, 0] = True
-    with pytest.raises(FloatingPointError, match=r"2\.weight"):
+    with pytest.raises(FloatingPointError, match="NaN"):
         train(model, optimizer, STEPS, skip=30)
     for weight in pruner.weights:
         assert torch.equal(weight.mask, masks[weight.name])

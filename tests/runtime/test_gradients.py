@@ -1,11 +1,13 @@
-"""Gradients of pruned weights are zero between `backward()` and `step()`, for clipping, logging and everything else."""
+"""What `.grad` holds between `backward()` and `step()`: 0 for a pruned weight, or next to nothing if it learns."""
 
 from __future__ import annotations
 
+import copy
 import gc
 import multiprocessing
 import os
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,8 @@ from torch import Tensor, nn
 import flipout
 from flipout.statistics import Place
 from flipout.weights import Weight
-from tests.helpers import batches, cross_entropy, mlp, sgd, train
+from tests.forms.trainings import CHANCES, STEPS, hidden, magnitude
+from tests.helpers import batches, cross_entropy, full_gradients, make, mlp, sgd, train
 
 
 def pruned_mlp(sparsity: float = 0.9, **options: Any) -> tuple[nn.Sequential, torch.optim.Optimizer, flipout.Pruner]:
@@ -26,13 +29,6 @@ def pruned_mlp(sparsity: float = 0.9, **options: Any) -> tuple[nn.Sequential, to
     schedule = flipout.OneShot(sparsity, 20, at=0)
     pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=sparsity, steps=20, schedule=schedule, scope="layer")
     return model, optimizer, pruner
-
-
-def full_gradients(model: nn.Module, data: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
-    """The gradients of the summed loss, computed without `backward()`, so that no hook sees them."""
-    loss = torch.stack([cross_entropy(model(x), y) for x, y in data]).sum()
-    names, parameters = zip(*model.named_parameters(), strict=True)
-    return dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
 
 
 def expected_gradients(pruner: flipout.Pruner, full: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -167,16 +163,22 @@ class Whole(flipout.Statistic):
         return self.state["sum"]
 
 
+def whole_magnitude(weight: Tensor, whole: Tensor) -> Tensor:
+    return weight.abs() + 0 * whole
+
+
 def test_a_statistic_of_the_unmasked_gradient_sees_both_micro_batches() -> None:
     model = mlp()
     optimizer = sgd(model)
-
-    def criterion(weight: Tensor, whole: Tensor) -> Tensor:
-        return weight.abs() + 0 * whole
-
     schedule = flipout.OneShot(0.9, 20, at=0)
     pruner = flipout.Pruner(
-        model, optimizer, criterion=criterion, schedule=schedule, statistics={"whole": Whole}, noise=0.5, scope="layer"
+        model,
+        optimizer,
+        criterion=whole_magnitude,
+        schedule=schedule,
+        statistics={"whole": Whole},
+        noise=0.5,
+        scope="layer",
     )
     data = list(batches(2, seed=3))
     full = full_gradients(model, data)
@@ -188,6 +190,168 @@ def test_a_statistic_of_the_unmasked_gradient_sees_both_micro_batches() -> None:
         assert pruner.statistics["whole"][weight.name][~weight.mask].any()
         assert weight.parameter.grad is not None
         assert not weight.parameter.grad[~weight.mask].any()
+
+
+# Where pruned weights learn.
+
+Attach = Callable[[nn.Module, torch.optim.Optimizer], flipout.Pruner]
+LEARNING: dict[str, Attach] = {
+    "second chances": magnitude,
+    "flipout": lambda m, o: flipout.FlipOut(m, o, sparsity=0.9, steps=STEPS, second_chances=CHANCES),
+    "rigl": lambda m, o: make("rigl", m, o, steps=STEPS),
+    "granet": lambda m, o: make("granet", m, o, steps=STEPS),
+}
+
+
+def learning(method: str, steps: int = 20) -> tuple[nn.Module, torch.optim.Optimizer, flipout.Pruner]:
+    model = mlp()
+    optimizer = sgd(model)
+    pruner = LEARNING[method](model, optimizer)
+    train(model, optimizer, steps)
+    optimizer.zero_grad()
+    return model, optimizer, pruner
+
+
+@pytest.mark.parametrize("method", LEARNING)
+def test_gradients_that_are_learned_from_are_faint(method: str) -> None:
+    model, _, pruner = learning(method)
+    x, y = next(batches(1, seed=3))
+    full = full_gradients(model, [(x, y)])
+    cross_entropy(model(x), y).backward()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 1e9)
+    for name, mask in pruner.masks.items():
+        grad = model.get_parameter(name).grad
+        assert grad is not None
+        assert torch.equal(grad[mask], full[name][mask])
+        assert grad[~mask].abs().max() < 1e-15
+        assert torch.equal(grad[~mask] * 2.0**64, full[name][~mask])
+    expected = expected_gradients(pruner, full).values()
+    torch.testing.assert_close(norm, torch.stack([grad.norm() for grad in expected]).norm())
+
+
+@pytest.mark.parametrize("method", ["rigl", "granet"])
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_regrowth_gets_the_true_gradient(method: str, micro_batches: int) -> None:
+    model, optimizer, pruner = learning(method)
+    data = list(batches(micro_batches, seed=3))
+    full = full_gradients(model, data)
+    for x, y in data:
+        cross_entropy(model(x), y).backward()
+    nn.utils.clip_grad_value_(model.parameters(), 1e9)
+    optimizer.step()
+    assert not pruner.finished
+    for name, grad in pruner.statistics["full_grad"].items():
+        torch.testing.assert_close(grad, full[name])
+
+
+def hidden_after(step: Callable[[nn.Module, torch.optim.Optimizer, Tensor, Tensor], None], dtype: Any) -> Any:
+    """The hidden values after some steps, each taken by a function."""
+    model = mlp().to(dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    pruner = magnitude(model, optimizer)
+    for x, y in batches(20):
+        optimizer.zero_grad()
+        step(model, optimizer, x.to(dtype), y)
+    assert not all(weight.dense for weight in pruner.weights)
+    return hidden(pruner)
+
+
+def plain_step(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> None:
+    cross_entropy(model(x), y).backward()
+    optimizer.step()
+
+
+def micro_batches(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> None:
+    for a, b in zip(x.chunk(4), y.chunk(4), strict=True):
+        (cross_entropy(model(a), b) / 4).backward()
+    optimizer.step()
+
+
+def scaler(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler.scale(cross_entropy(model(x), y)).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), 1e9)
+    scaler.step(optimizer)
+
+
+def by_hand(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> None:
+    """Without a backward pass that the pruner sees."""
+    for name, grad in full_gradients(model, [(x, y)]).items():
+        model.get_parameter(name).grad = grad
+    optimizer.step()
+
+
+def by_function(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> None:
+    parameters = list(model.parameters())
+    for parameter, grad in zip(parameters, torch.autograd.grad(cross_entropy(model(x), y), parameters), strict=True):
+        parameter.grad = grad
+    optimizer.step()
+
+
+def after_a_dropped_batch(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> None:
+    (cross_entropy(model(x), y) * 100).backward()
+    optimizer.zero_grad()
+    plain_step(model, optimizer, x, y)
+
+
+def after_a_skipped_step(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler.scale(cross_entropy(model(x), y) * torch.inf).backward()
+    scaler.step(optimizer)  # which skips it
+    optimizer.zero_grad()
+    plain_step(model, optimizer, x, y)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    "step", [micro_batches, scaler, by_hand, by_function, after_a_dropped_batch, after_a_skipped_step]
+)
+def test_hidden_values_learn_the_same_however_a_gradient_comes_about(step: Any, dtype: torch.dtype) -> None:
+    expected, found = hidden_after(plain_step, dtype), hidden_after(step, dtype)
+    for name, values in expected.items():
+        torch.testing.assert_close(found[name], values, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("step", [micro_batches, by_hand, after_a_dropped_batch])
+def test_half_precision_has_no_faint_numbers_and_learns_all_the_same(step: Any) -> None:
+    expected, found = hidden_after(plain_step, torch.float16), hidden_after(step, torch.float16)
+    for name, values in expected.items():
+        torch.testing.assert_close(found[name], values, rtol=0.02, atol=0.02)
+        assert values.any()
+
+
+def test_clipping_by_value_does_not_reach_pruned_weights() -> None:
+    model = mlp()
+    optimizer = sgd(model)
+    schedule = flipout.OneShot(0.9, 20, at=0)
+    pruner = flipout.Pruner(
+        model, optimizer, criterion=whole_magnitude, schedule=schedule, statistics={"whole": Whole}, scope="layer"
+    )
+    x, y = next(batches(1, seed=3))
+    full = full_gradients(model, [(x, y)])
+    cross_entropy(model(x), y).backward()
+    nn.utils.clip_grad_value_(model.parameters(), 1e-3)
+    optimizer.step()
+    for name, mask in pruner.masks.items():
+        seen = pruner.statistics["whole"][name]
+        torch.testing.assert_close(seen[mask], full[name][mask].clamp(-1e-3, 1e-3))
+        torch.testing.assert_close(seen[~mask], full[name][~mask])
+
+
+def test_derivatives_of_gradients_keep_their_graph() -> None:
+    """A penalty on the gradients of the weights, as for flat minima."""
+    model, _, pruner = learning("second chances")
+    twin = copy.deepcopy(model)  # without the pruner
+    x, y = next(batches(1, seed=3))
+    found = []
+    for each in (model, twin):
+        weight = each.get_parameter("0.weight")
+        (grad,) = torch.autograd.grad(cross_entropy(each(x), y), weight, create_graph=True)
+        penalty = torch.where(pruner.masks["0.weight"], grad, 0).square().sum()
+        found.append(torch.autograd.grad(penalty, each.get_parameter("2.bias"))[0])
+    assert found[0].any()
+    torch.testing.assert_close(*found)
 
 
 def _check_data_parallel(rank: int, bucket_view: bool) -> None:

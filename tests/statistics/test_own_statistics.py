@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import flipout
 from flipout.statistics import Place, Value
-from tests.helpers import assert_masked, batches, cross_entropy, mlp, sgd, train
+from tests.helpers import assert_masked, batches, cross_entropy, full_gradients, mlp, sgd, train
 
 
 class Seen(flipout.Statistic):
@@ -58,9 +58,7 @@ def test_the_gradient_before_and_after_masking(noise: float | None) -> None:
     optimizer.zero_grad()
     x, y = next(batches(1, seed=5))
     cross_entropy(model(x), y).backward()
-    gradients = {
-        weight.name: weight.parameter.grad.clone() for weight in pruner.weights if weight.parameter.grad is not None
-    }
+    gradients = full_gradients(model, [(x, y)])
     optimizer.step()
     for name, mask in pruner.masks.items():
         assert torch.equal(pruner.statistics["whole"][name], gradients[name])
