@@ -340,6 +340,32 @@ def test_clipping_by_value_does_not_reach_pruned_weights() -> None:
         torch.testing.assert_close(seen[~mask], full[name][~mask])
 
 
+def test_other_ways_to_a_gradient_see_it_as_it_is() -> None:
+    model, _, pruner = learning("second chances")
+    x, y = next(batches(1, seed=3))
+    full, seen = full_gradients(model, [(x, y)]), dict[str, Tensor]()
+    for name in pruner.masks:
+        model.get_parameter(name).register_hook(lambda grad, name=name: seen.update({name: grad.clone()}))
+    found = torch.autograd.grad(cross_entropy(model(x), y), [model.get_parameter(name) for name in pruner.masks])
+    cross_entropy(model(x), y).backward()
+    for name, grad in zip(pruner.masks, found, strict=True):
+        assert torch.equal(grad, full[name])
+        assert torch.equal(seen[name], full[name])
+
+
+def test_a_moved_parameter_still_has_faint_gradients() -> None:
+    model, _, pruner = learning("second chances")
+    model.double()
+    data = list(batches(3, seed=3))
+    full = full_gradients(model, [(x.double(), y) for x, y in data])
+    for x, y in data:
+        cross_entropy(model(x.double()), y).backward()
+    for name, mask in pruner.masks.items():
+        grad = model.get_parameter(name).grad
+        assert grad is not None
+        torch.testing.assert_close(grad * torch.where(mask, 1.0, 2.0**64), full[name])
+
+
 def test_derivatives_of_gradients_keep_their_graph() -> None:
     """A penalty on the gradients of the weights, as for flat minima."""
     model, _, pruner = learning("second chances")
