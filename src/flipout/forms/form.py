@@ -36,8 +36,8 @@ class Form:
     """Permanent pruning: pruned weights are zeros and stay zeros, and the optimizer trains the others.
 
     A form of your own is a subclass with the three functions `entering`, `gradient` and `leaving`, each of them
-    elementwise and in place, and with `slots` if it has something to remember. The functions get the weights, the mask as bytes, and the slots in the order of their names.
-    Pass it to a pruner as `form=`.
+    elementwise and in place, and with `slots` if it has something to remember. The functions get the weights, the mask
+    as bytes, and the slots in the order of their names. Pass it to a pruner as `form=`.
     """
 
     needs: ClassVar[Mapping[Need, str]] = {}
