@@ -35,7 +35,7 @@ class PowerPropagation(flipout.Form):
         zero_pruned(weight, mask)
 
 
-class Remembered(PowerPropagation):
+class Remembered(flipout.Form):
     """The same with `v` in a slot, and a number for each weight tensor."""
 
     shared = ("steps",)

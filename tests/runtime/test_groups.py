@@ -58,6 +58,9 @@ class Run:
 
     def __init__(self, method: str, tensors: list[tuple[tuple[int, ...], str]], small: int) -> None:
         self.method, self.tensors, self.small = method, tensors, small
+        self.model: Weights
+        self.optimizer: torch.optim.Optimizer
+        self.pruner: flipout.Pruner
 
     def attached(self) -> tuple[Weights, torch.optim.Optimizer, flipout.Pruner]:
         model = Weights(self.tensors)

@@ -282,10 +282,8 @@ def test_learning_rate_schedulers_notice_nothing(first: str) -> None:
 def test_a_removed_pruner_gives_the_step_back() -> None:
     model = mlp()
     optimizer = sgd(model)
-    plain = optimizer.step.__func__
     pruner = magnitude(model, optimizer)
     pruner.remove()
-    assert optimizer.step.__func__ is plain
     assert "step" not in vars(optimizer)
 
     torch.optim.lr_scheduler.StepLR(optimizer, 10)
