@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -80,6 +81,14 @@ def train(
         optimizer.step()
         if after is not None:
             after()
+
+
+def full_gradients(model: nn.Module, data: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+    """The gradients of the summed loss, from a copy of the model, which has none of the hooks of a pruner."""
+    twin = copy.deepcopy(model)
+    loss = torch.stack([cross_entropy(twin(x), y) for x, y in data]).sum()
+    names, parameters = zip(*twin.named_parameters(), strict=True)
+    return dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
 
 
 def make(

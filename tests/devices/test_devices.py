@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import flipout
-from flipout.selection import smallest
+from flipout.ranking import smallest
 from tests.devices.fake_device import FactoriesOnDevice, FakeTensorOnDevice, device, syncs
 from tests.helpers import batches, cross_entropy, make, mlp, sgd
 

@@ -35,7 +35,7 @@ def test_the_model_is_not_touched() -> None:
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert torch.equal(other(x), model(x))
         train(other, sgd(other), 3, shape=(1, 6, 6))  # a copy trains on its own, unpruned
-        assert int((other.get_parameter("0.weight") != 0).sum()) > pruner.layers[0].kept
+        assert int((other.get_parameter("0.weight") != 0).sum()) > pruner.weights[0].kept
 
 
 def test_a_compiled_model() -> None:
@@ -140,9 +140,9 @@ def test_removed_it_leaves_the_zeros_and_the_loop_alone() -> None:
     train(model, optimizer, 20)
     pruner.remove()
     pruner.remove()
-    assert sum(int((layer.weight != 0).sum()) for layer in pruner.layers) == 35
+    assert sum(int((weight.parameter != 0).sum()) for weight in pruner.weights) == 35
     train(model, optimizer, 2)
-    assert sum(int((layer.weight != 0).sum()) for layer in pruner.layers) > 35
+    assert sum(int((weight.parameter != 0).sum()) for weight in pruner.weights) > 35
     assert pruner.step == 20
     flipout.KeepZeros(model, optimizer)
 

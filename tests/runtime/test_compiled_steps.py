@@ -82,5 +82,5 @@ def test_a_full_graph_is_refused_with_a_way_out() -> None:
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     flipout.PaperFlipOut(model, optimizer, sparsity=0.9, steps=20)
-    with pytest.raises(Exception, match=r"flipout pruner are not traced: compile .* with fullgraph=False"):
+    with pytest.raises(Exception, match="fullgraph=False"):
         torch.compile(optimizer.step, fullgraph=True)()

@@ -103,7 +103,7 @@ def test_auto_goes_by_steps_and_sizes_alone() -> None:
 
 def test_what_compile_can_be() -> None:
     model = mlp()
-    with pytest.raises(ValueError, match="compile is 'always'; give True, False or 'auto'"):
+    with pytest.raises(ValueError, match="compile is 'always'"):
         flipout.PaperFlipOut(model, sgd(model), sparsity=0.5, steps=10, compile="always")  # type: ignore[arg-type]
 
 
@@ -135,7 +135,7 @@ def test_a_failed_compilation_is_one_warning_and_the_plain_path(monkeypatch: pyt
 
     monkeypatch.setattr(compiler, "failures", [])
     run = compiler.compiled(broken)
-    with pytest.warns(NotCompiledWarning, match=r"Install a C\+\+ compiler"):
+    with pytest.warns(NotCompiledWarning, match=r"C\+\+ compiler"):
         assert run(torch.ones(2)).tolist() == [2, 2]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -184,8 +184,8 @@ def test_a_weight_that_was_moved_is_found_again() -> None:
         parameter.data = parameter.data.clone()
     train(model, optimizer, 40, skip=10)
     assert pruner.nonzero == 70
-    for layer in pruner.layers:
-        assert int(torch.count_nonzero(layer.weight)) == layer.kept
+    for weight in pruner.weights:
+        assert int(torch.count_nonzero(weight.parameter)) == weight.kept
 
 
 def test_what_was_asked_for_goes_before_what_was_saved() -> None:
@@ -199,7 +199,7 @@ def test_what_was_asked_for_goes_before_what_was_saved() -> None:
 def test_a_run_that_could_not_be_compiled_says_so_in_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
     model = mlp()
     pruner = flipout.PaperFlipOut(model, sgd(model), sparsity=0.8, steps=40, compile=True)
-    monkeypatch.setattr("flipout.runtime.runner.failures", [RuntimeError()])
+    monkeypatch.setattr("flipout.runtime.kernels.failures", [RuntimeError()])
     assert pruner.state_dict()["compiled"] is False
 
 

@@ -9,12 +9,14 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
-from flipout.positions import Positions
 from flipout.random_numbers import key, normal
 from flipout.runtime.compiler import compiled
-from flipout.runtime.noise import add_noise, deviation, perturb
+from flipout.runtime.groups import Alone
+from flipout.runtime.noise import GradientNoise, deviations, perturb, perturb_by
+from flipout.views import Positions
+from flipout.weights import Weight
 
 SHAPES = st.tuples(st.integers(2, 40), st.integers(2, 150)) | st.just((3, 5000))
 Way = Callable[..., Any]
@@ -57,16 +59,17 @@ def test_hidden_values_keep_their_gradient_without_noise(run: Way) -> None:
 
 
 def test_the_norm_of_a_half_precision_gradient_does_not_overflow() -> None:
+    weight = nn.Parameter(torch.zeros(1, 1000, dtype=torch.float16))
     grad = torch.full((1, 1000), 6e4, dtype=torch.float16)
-    sigma = deviation(grad, grad, torch.ones_like(grad, dtype=torch.uint8), "gradient")
-    assert float(sigma) == pytest.approx(6e4, rel=1e-3)
+    sigma = deviations(GradientNoise(), Alone(Weight("weight", nn.Module(), weight)), grad)
+    assert sigma.tolist() == pytest.approx([6e4], rel=1e-3)
 
 
 def test_rows_of_a_gradient_get_the_noise_they_have_in_the_whole() -> None:
     grad, mask, where = torch.zeros(10, 7), torch.ones(10, 7, dtype=torch.uint8), Positions.all_of(torch.Size([10, 7]))
     hashed, sigma, starts = key("normal", 0, 0, 0), torch.tensor(1.0), where.starts().unsqueeze(1)
-    add_noise(grad[:6], mask[:6], starts[:6], where.offsets(), *hashed, sigma, False)
-    add_noise(grad[6:], mask[6:], starts[6:], where.offsets(), *hashed, sigma, False)
+    for rows in (slice(0, 6), slice(6, 10)):
+        perturb_by(grad[rows], mask[rows], starts[rows], where.offsets(), *hashed, sigma, "masked")
     assert torch.equal(grad, normal(torch.Size([10, 7]), seed=0, step=0, tensor=0))
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import flipout
 from flipout.criteria import elementwise, flip_saliency
-from flipout.selection import smallest
+from flipout.ranking import smallest
 from tests.helpers import mlp, sgd, train
 
 
@@ -43,9 +43,9 @@ def test_a_criterion_of_integers(options: dict[str, Any]) -> None:
 
     pruner = build(criterion, **options)
     assert pruner.nonzero == 176
-    for layer in pruner.layers:
-        place, kept = places[layer.weight.shape[0], layer.weight.shape[1]], layer.kept
-        assert torch.equal(layer.mask, place >= layer.mask.numel() - kept), layer.name
+    for weight in pruner.weights:
+        place, kept = places[weight.parameter.shape[0], weight.parameter.shape[1]], weight.kept
+        assert torch.equal(weight.mask, place >= weight.mask.numel() - kept), weight.name
 
 
 @pytest.mark.parametrize("p", [4.5, 8.0, 400.0, 1e300])
@@ -83,7 +83,7 @@ def test_a_criterion_that_changes_the_weight_is_refused(compile: bool) -> None: 
     def careless(weight: Tensor) -> Tensor:
         return weight.abs_()
 
-    with pytest.raises(RuntimeError, match=r"the criterion careless changes weight of 0\.weight in place.*abs\(\)"):
+    with pytest.raises(RuntimeError, match=r"careless changes weight of 0\.weight"):
         build(careless, compile=compile)
 
 
@@ -91,19 +91,19 @@ def test_a_criterion_that_changes_a_statistic_is_refused() -> None:
     def careless(weight: Tensor, grad: Tensor) -> Tensor:
         return weight.abs() * grad.mul_(2)
 
-    with pytest.raises(RuntimeError, match="the criterion careless changes grad of"):
+    with pytest.raises(RuntimeError, match="careless changes grad"):
         build(careless)
 
 
 @pytest.mark.parametrize(
     ("returned", "error", "message"),
     [
-        (None, TypeError, r"returns None for 0\.weight; it must return a tensor"),
-        (1.0, TypeError, "returns a float for"),
-        ([1.0, 2.0], TypeError, "returns a list for"),
-        (torch.tensor(1.0), ValueError, r"returns scores of shape \(\) for 0\.weight of shape \(16, 12\)"),
-        (torch.ones(16, 12, dtype=torch.complex64), TypeError, "returns complex scores"),
-        (torch.ones(16, 12, device="meta"), ValueError, r"returns scores on meta for 0\.weight on cpu"),
+        (None, TypeError, r"None for 0\.weight"),
+        (1.0, TypeError, "float"),
+        ([1.0, 2.0], TypeError, "list"),
+        (torch.tensor(1.0), ValueError, r"shape \(\) for 0\.weight"),
+        (torch.ones(16, 12, dtype=torch.complex64), TypeError, "complex"),
+        (torch.ones(16, 12, device="meta"), ValueError, r"meta for 0\.weight"),
     ],
     ids=str,
 )
@@ -111,5 +111,5 @@ def test_what_a_criterion_may_return(returned: Any, error: type[Exception], mess
     def mistaken(weight: Tensor) -> Any:
         return returned
 
-    with pytest.raises(error, match=f"the criterion mistaken {message}"):
+    with pytest.raises(error, match=f"mistaken .*{message}"):
         build(mistaken)

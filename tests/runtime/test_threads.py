@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import flipout
-from flipout.layers import Layer
 from flipout.runtime import attachments
+from flipout.weights import Weight
 from tests.helpers import mlp, sgd, train
 
 THREADS = 8
@@ -48,19 +48,19 @@ def test_attaching_and_removing_in_eight_threads() -> None:
     def work(number: int) -> None:
         for _ in range(40):
             pruner = flipout.GlobalMagnitude(models[number], sgd(models[number]), sparsity=0.5, steps=10)
-            attachments.layer_of(torch.zeros(1))
+            attachments.find(torch.zeros(1))
             pruner.remove()
 
     at_once(work)
 
 
 class Attached:
-    """Stands for a pruner. When the layers of the first of them are read, another thread attaches one more."""
+    """Stands for a pruner. When the weights of the first of them are read, another thread attaches one more."""
 
     more: ClassVar[list[Attached]] = []
 
     @property
-    def layers(self) -> list[Layer]:
+    def weights(self) -> list[Weight]:
         if self.more:
             thread = threading.Thread(target=attachments.add, args=(self.more.pop(),))
             thread.start()

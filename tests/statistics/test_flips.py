@@ -12,14 +12,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from flipout.criteria import flip_saliency
+from flipout.forms.form import _fused
+from flipout.numerics import zero_pruned
 from flipout.runtime.compiler import compiled
-from flipout.runtime.runner import _score_kernel, _settle_kernel
+from flipout.runtime.kernels import _score_kernel
+from flipout.statistics import Value
 from flipout.statistics.flips import LIMIT, Flips, count_of, note_signs
-from flipout.statistics.weight import Weight
 
 VALUES = [0.0, -0.0, 1.0, -1.0, 1e-40, -1e-40, 0.3, -2.0, math.inf, -math.inf]
 SHAPES = st.tuples(st.integers(2, 40), st.integers(2, 150)) | st.just((3, 5000))
-SETTLE = _settle_kernel(((Flips.kernel, 2),))
+SETTLE = _fused(((Flips.kernel, 2),), zero_pruned, 0, False)
 
 
 def planes(shape: tuple[int, ...], count: int = 0) -> tuple[Tensor, Tensor]:
@@ -88,7 +90,7 @@ def test_compiled_scores_are_the_same_bit_for_bit(shape: tuple[int, int], seed: 
     weight = torch.randn(shape, generator=generator)
     low, high = (torch.randint(256, shape, generator=generator, dtype=torch.uint8) for _ in range(2))
     score = _score_kernel(
-        flip_saliency, (("weight", Weight.reader, 0), ("flips", Flips.reader, 2)), (("p", "float", repr(p)),)
+        flip_saliency, (("weight", Value.reader, 0), ("flips", Flips.reader, 2)), (("p", "float", repr(p)),)
     )
     fast = compiled(score)(weight, low, high)
     assert torch.equal(fast, flip_saliency(weight, count_of(low, high), p=p))

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import flipout
-from flipout.statistics import Place, Weight
-from tests.helpers import assert_masked, batches, cross_entropy, mlp, sgd, train
+from flipout.statistics import Place, Value
+from tests.helpers import assert_masked, batches, cross_entropy, full_gradients, mlp, sgd, train
 
 
 class Seen(flipout.Statistic):
@@ -58,7 +58,7 @@ def test_the_gradient_before_and_after_masking(noise: float | None) -> None:
     optimizer.zero_grad()
     x, y = next(batches(1, seed=5))
     cross_entropy(model(x), y).backward()
-    gradients = {layer.name: layer.weight.grad.clone() for layer in pruner.layers if layer.weight.grad is not None}
+    gradients = full_gradients(model, [(x, y)])
     optimizer.step()
     for name, mask in pruner.masks.items():
         assert torch.equal(pruner.statistics["whole"][name], gradients[name])
@@ -114,19 +114,19 @@ def test_kernels_keep_what_they_should() -> None:
     optimizer = sgd(model)
     schedule = flipout.Geometric(0.5, 30, prunings=1)
     pruner = flipout.Pruner(model, optimizer, criterion=fallen, schedule=schedule)
-    largest = {layer.name: torch.zeros_like(layer.weight) for layer in pruner.layers}
+    largest = {weight.name: torch.zeros_like(weight.parameter) for weight in pruner.weights}
     masks = {name: mask.clone() for name, mask in pruner.masks.items()}
 
     def recount() -> None:
-        for layer in pruner.layers:
-            seen = layer.weight.detach().abs() * masks[layer.name]
-            alive = layer.mask  # what was pruned in this step is zero already, and only its kernel saw its last value
-            largest[layer.name] = torch.where(alive, torch.maximum(largest[layer.name], seen), largest[layer.name])
-            masks[layer.name] = layer.mask.clone()
+        for weight in pruner.weights:
+            seen = weight.parameter.detach().abs() * masks[weight.name]
+            alive = weight.mask  # what was pruned in this step is zero already, and only its kernel saw its last value
+            largest[weight.name] = torch.where(alive, torch.maximum(largest[weight.name], seen), largest[weight.name])
+            masks[weight.name] = weight.mask.clone()
 
     train(model, optimizer, 30, after=recount)
-    for layer in pruner.layers:
-        assert torch.equal(pruner.statistics["largest"][layer.name][layer.mask], largest[layer.name][layer.mask])
+    for weight in pruner.weights:
+        assert torch.equal(pruner.statistics["largest"][weight.name][weight.mask], largest[weight.name][weight.mask])
 
 
 def test_a_criterion_brings_its_statistics_through_partial() -> None:
@@ -146,7 +146,7 @@ def test_a_statistic_passed_to_the_pruner_wins() -> None:
     assert all(bool((value == 1).all()) for value in pruner.statistics["largest"].values())
 
 
-class Inverse(Weight):
+class Inverse(Value):
     """Overrides the value of a statistic that has a reader."""
 
     def value(self, weight: Tensor, step: int) -> Tensor:
@@ -227,7 +227,7 @@ class Scalar(flipout.Statistic):
 
 def test_a_kernel_needs_state_of_the_weights_shape() -> None:
     model = mlp()
-    with pytest.raises(TypeError, match="'scalar' declares a kernel or a reader, but its state count does not have"):
+    with pytest.raises(TypeError, match="'scalar'"):
         flipout.Pruner(
             model,
             sgd(model),
@@ -242,5 +242,5 @@ def test_a_statistic_that_nobody_knows() -> None:
         tracks = ("fullgrad",)
 
     model = mlp()
-    with pytest.raises(ValueError, match="Wrong tracks fullgrad; the statistics are weight, grad, full_grad"):
+    with pytest.raises(ValueError, match="tracks fullgrad"):
         Wrong(model, sgd(model), criterion=flipout.criteria.magnitude, schedule=flipout.Geometric(0.5, 10))

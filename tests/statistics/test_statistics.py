@@ -59,7 +59,7 @@ def test_weights_that_were_replaced_between_steps_have_not_flipped() -> None:
 def test_deviation_against_weighted_moments(horizon: int, history: list[list[float]]) -> None:
     tracker = Deviation(torch.zeros(3), Place(), horizon=horizon)
     for values in history:
-        tracker.after(torch.tensor(values), torch.ones(3, dtype=torch.bool))
+        tracker.after_all([tracker], [torch.tensor(values)], [torch.ones(3, dtype=torch.bool)])
     # Weights of the newest value and of each before it: 1/t at first, 1/horizon later.
     weights = np.zeros(0)
     for t in range(1, len(history) + 1):
@@ -75,7 +75,7 @@ def test_deviation_is_the_plain_one_up_to_its_horizon() -> None:
     values = torch.randn(50, 10)
     tracker = Deviation(values[0], Place(), horizon=50)
     for value in values:
-        tracker.after(value, torch.ones(10, dtype=torch.bool))
+        tracker.after_all([tracker], [value], [torch.ones(10, dtype=torch.bool)])
     torch.testing.assert_close(tracker.value(values[0], 0), values.std(0, correction=0))
 
 
@@ -106,8 +106,8 @@ def test_the_gradient_is_the_losss_own_without_noise() -> None:
 
 def test_a_step_without_gradient_keeps_the_last() -> None:
     tracker = Gradient(torch.zeros(2), Place())
-    tracker.before(torch.zeros(2), torch.ones(2))
-    tracker.before(torch.zeros(2), None)
+    for grad in (torch.ones(2), None):
+        tracker.before_all([tracker], [torch.zeros(2)], [grad])
     assert tracker.value(torch.zeros(2), 0).tolist() == [1, 1]
 
 

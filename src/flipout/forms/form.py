@@ -35,9 +35,9 @@ from ..weights import Weight, count_weights
 class Form:
     """Permanent pruning: pruned weights are zeros and stay zeros, and the optimizer trains the others.
 
-    A form of your own is a subclass with `slots` and the three functions `entering`, `gradient` and `leaving`, each of
-    them elementwise and in place. They get the weights, the mask as bytes, and the slots in the order of their names.
-    Pass it to a pruner as `form=`.
+    A form of your own is a subclass with the three functions `entering`, `gradient` and `leaving`, each of them
+    elementwise and in place, and with `slots` if it has something to remember. The functions get the weights, the mask
+    as bytes, and the slots in the order of their names. Pass it to a pruner as `form=`.
     """
 
     needs: ClassVar[Mapping[Need, str]] = {}
@@ -74,6 +74,10 @@ class Form:
     def __init__(self) -> None:
         self._entered: list[Group] = []
 
+    def active(self, weight: Weight) -> bool:
+        """Whether `entering` and `leaving` apply at the moment; the same for all weights."""
+        return True
+
     def learns_pruned(self, weight: Weight) -> bool:
         """Whether the optimizer changes what belongs to pruned weights, so that their gradients are needed."""
         return False
@@ -84,7 +88,7 @@ class Form:
 
     def trained(self, weight: Weight) -> Tensor:
         """What the optimizer trains of a weight, wherever it stands at the moment."""
-        if self.entering is None or not weight.slots or self._entered:
+        if self.entering is None or not self.active(weight) or self._entered:
             return weight.local
         values = weight.local.detach().clone()
         self.entering(values, weight.bytes, *weight.slots.values())
@@ -141,6 +145,8 @@ class Form:
                 settle = _fused(kernels, leaving, len(slots), every)
                 work.kernels.run(settle, group, group.values, group.mask, *slots, *states)
                 group.store()
+            if group in self._entered:  # one by one: a kernel of a later group may fail
+                self._entered.remove(group)
         self._entered.clear()
 
     def leave(self, work: Work) -> None:
@@ -154,7 +160,7 @@ class Form:
 
     def _transforms(self, group: Group) -> bool:
         """Whether there is a difference between what is trained and what the network computes with."""
-        return self.entering is not None and bool(group.weights[0].slots)
+        return self.entering is not None and self.active(group.weights[0])
 
     def _slots_of(self, group: Group) -> list[Tensor]:
         """The slots of a group, in the layout of its weights."""

@@ -206,6 +206,9 @@ class Hidden(Form):
         threshold, ceiling = (wide(local.new_zeros(())) for _ in range(2))
         return {"values": torch.zeros_like(local), "threshold": threshold, "ceiling": ceiling}
 
+    def active(self, weight: Weight) -> bool:
+        return bool(weight.slots)
+
     def learns_pruned(self, weight: Weight) -> bool:
         return bool(weight.slots)
 
@@ -288,6 +291,9 @@ class Hidden(Form):
                 weight.slots.clear()
                 clear_state(work.optimizer, weight, weight.mask)
             work.forget()
+
+    def settings(self) -> dict[str, object]:
+        return {"form": type(self).__name__, "second_chances": self.chances}
 
     def saved(self, weight: Weight) -> dict[str, Tensor]:
         return weight.slots or self.slots(weight)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import Node
 from torch.utils.hooks import RemovableHandle
 
 from ..numerics import kept, masked
@@ -21,6 +22,9 @@ from ..weights import Weight
 from .compiler import never_traced
 
 FAINT = 2.0**-64
+
+Held = tuple[weakref.ref[Tensor], Tensor]
+"""A gradient, and what is held aside for it."""
 
 
 class Gradients:
@@ -38,10 +42,12 @@ class Gradients:
     def __init__(self, weights: Sequence[Weight], learned: Callable[[Weight], bool]) -> None:
         handles: list[RemovableHandle] = []
         self._faint: weakref.WeakSet[Weight] = weakref.WeakSet()
-        self._held: weakref.WeakKeyDictionary[Weight, Tensor] = weakref.WeakKeyDictionary()
+        self._held: weakref.WeakKeyDictionary[Weight, Held] = weakref.WeakKeyDictionary()
+        self._nodes: list[Node] = []  # torch keeps them for as long as somebody else does
         for weight in weights:
             on_backward, on_accumulated = self._hooks_of(weight, learned)
-            handles.append(weight.parameter.register_hook(on_backward))  # type: ignore[no-untyped-call]
+            self._nodes.append(_accumulation(weight.parameter))
+            handles.append(self._nodes[-1].register_prehook(on_backward))
             handles.append(weight.parameter.register_post_accumulate_grad_hook(on_accumulated))  # type: ignore[no-untyped-call]
         self._finalizer = weakref.finalize(self, _remove, handles)  # a dropped pruner leaves no hooks in the model
 
@@ -59,8 +65,9 @@ class Gradients:
 
     def complete(self) -> None:
         """Called before a step: put back what was held aside in a type without room for faint numbers."""
-        for weight, held in self._held.items():
-            if weight not in self._faint and (grad := weight.grad) is not None:
+        for weight in self._held:
+            held, grad = self._held_for(weight), weight.grad
+            if held is not None and grad is not None and weight not in self._faint:
                 grad.add_(held)
 
     def done(self) -> None:
@@ -68,18 +75,24 @@ class Gradients:
         self._faint.clear()
         self._held.clear()
 
+    def _held_for(self, weight: Weight) -> Tensor | None:
+        """What is held aside for the gradient of a weight. It is void if `zero_grad()` has dropped that gradient."""
+        owner, held = self._held.get(weight, (lambda: None, None))
+        return held if owner() is weight.parameter.grad else None
+
     def _hooks_of(
         self, weight: Weight, learned: Callable[[Weight], bool]
-    ) -> tuple[Callable[[Tensor], Tensor | None], Callable[[Tensor], None]]:
-        """The hooks of a weight: on the gradient of one backward pass, and on the sum of all of them.
+    ) -> tuple[Callable[[Sequence[Tensor]], tuple[Tensor] | None], Callable[[Tensor], None]]:
+        """The hooks of a weight: on the gradient of one backward pass before it is added, and on the sum of them.
 
-        They must not keep the weight alive, because the parameter may outlive the pruner.
+        They must not keep the weight alive, because the parameter may outlive the pruner. What `torch.autograd.grad`
+        returns, and what hooks on tensors see, is the gradient as it is.
         """
         this, reference = weakref.ref(self), weakref.ref(weight)
 
         @never_traced
-        def on_backward(grad: Tensor) -> Tensor | None:
-            weight, gradients = reference(), this()
+        def on_backward(grads: Sequence[Tensor]) -> tuple[Tensor] | None:
+            (grad,), weight, gradients = grads, reference(), this()
             if (
                 weight is None
                 or gradients is None
@@ -89,8 +102,7 @@ class Gradients:
             ):
                 return None
             gradients._faint.add(weight)
-            with torch.no_grad():
-                return faint(grad, weight.view.shown(weight.mask))
+            return (faint(grad, weight.view.shown(weight.mask)),)  # with a graph if the backward pass makes one
 
         @never_traced
         def on_accumulated(parameter: Tensor) -> None:
@@ -102,18 +114,19 @@ class Gradients:
             with torch.no_grad():
                 mask, local = local_of(weight.view.shown(weight.mask)), local_of(grad)
                 if learned(weight) and local.dtype == torch.float16:
-                    aside = torch.where(mask, 0, local.float())
-                    gradients._held[weight] = gradients._held.get(weight, 0) + aside
+                    aside, held = torch.where(mask, 0, local.float()), gradients._held_for(weight)
+                    gradients._held[weight] = weakref.ref(grad), aside if held is None else held + aside
                 if not learned(weight) or local.dtype == torch.float16:
                     local.copy_(masked(local, mask.view(torch.uint8)))
                 elif weight not in gradients._faint or weight in gradients._held:
-                    # FSDP2 sets the gradient of a shard without a backward pass through it: what came before stands in
-                    # it as a faint number, which is lost in the new one.
-                    total = faint(local, mask)
-                    if weight in gradients._held:
-                        total = torch.where(mask, total, total + gradients._held[weight])
+                    # FSDP2 sets the gradient of a shard without a backward pass through it, and a parameter that was
+                    # moved has another node: what came before stands in it as a faint number, which is lost in the new
+                    # one.
+                    total, held = faint(local, mask), gradients._held_for(weight)
+                    if held is not None:
+                        total = torch.where(mask, total, total + held)
                     local.copy_(total)
-                    gradients._held[weight] = total
+                    gradients._held[weight] = weakref.ref(grad), total
                     gradients._faint.add(weight)
 
         return on_backward, on_accumulated
@@ -131,6 +144,16 @@ def restored(grad: Tensor, mask: Tensor, factor: Tensor) -> Tensor:
     """
     more = factor * grad
     return torch.where(kept(mask), grad, torch.where(more.abs() < torch.inf, more, 0))
+
+
+def _accumulation(parameter: Tensor) -> Node:
+    """The node of torch's graph that adds to the gradient of a parameter."""
+    with torch.enable_grad():
+        view = parameter.view_as(parameter).grad_fn
+    assert view is not None
+    node = view.next_functions[0][0]
+    assert node is not None
+    return node
 
 
 def _is_plain(weight: Weight, grad: Tensor) -> bool:

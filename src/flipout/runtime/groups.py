@@ -325,11 +325,8 @@ class Groups:
         self._groups: list[Group] = []
 
     def __iter__(self) -> Iterator[Group]:
-        if not self._groups:
+        if not self._groups or not all(group.valid() for group in self._groups):
             self._groups = [Gathered(together) if gathers else Alone(together[0]) for gathers, together in self._sets()]
-        for place, group in enumerate(self._groups):
-            if not group.valid():
-                self._groups[place] = Alone(group.weights[0]) if isinstance(group, Alone) else Gathered(group.weights)
         return iter(self._groups)
 
     def forget(self) -> None:

@@ -64,6 +64,7 @@ class StepHooks:
         for key, hook in list(hooks.items()):
             if not isinstance(getattr(hook, "__self__", None), StepHooks):
                 hooks[key] = hooks.pop(key)  # now the last one
+        self._before_guard = {name: step for name, step in vars(optimizer).items() if name == "step"}
         self._guarded = _guard(optimizer, weakref.WeakMethod(self._interrupted))
 
     def remove(self) -> None:
@@ -71,6 +72,7 @@ class StepHooks:
             handle.remove()
         if vars(self._optimizer).get("step") is self._guarded:  # a scheduler may have wrapped it again
             del self._optimizer.step
+            vars(self._optimizer).update(self._before_guard)  # or before
 
     @never_traced
     @torch.no_grad()
@@ -141,13 +143,13 @@ def _signals_wait() -> Iterator[None]:
         return
     came: list[tuple[Callable[..., Any], int, Any]] = []
     before: dict[int, Any] = {}
-    for name in ("SIGINT", "SIGTERM", "SIGALRM"):
-        number = getattr(signal, name, None)
-        handler = None if number is None else signal.getsignal(number)
-        if number is not None and callable(handler):
-            before[number] = handler
-            signal.signal(number, lambda n, frame, handler=handler: came.append((handler, n, frame)))  # type: ignore[misc]
     try:
+        for name in ("SIGINT", "SIGTERM", "SIGALRM"):
+            number = getattr(signal, name, None)
+            handler = None if number is None else signal.getsignal(number)
+            if number is not None and callable(handler):
+                before[number] = handler
+                signal.signal(number, lambda n, frame, handler=handler: came.append((handler, n, frame)))  # type: ignore[misc]
         yield
     finally:
         for number, handler in before.items():

@@ -144,9 +144,11 @@ class Statistics(Mapping[str, dict[str, Tensor]]):
             for statistic in weight.statistics.values():
                 statistic.loaded()
 
-    def _kinds(self) -> Iterator[tuple[str, type[Statistic]]]:
-        """The names of the statistics, and the class of each."""
-        return ((key, type(statistic)) for key, statistic in self._weights[0].statistics.items())
+    def _kinds(self) -> list[tuple[str, type[Statistic]]]:
+        """The names of the statistics, and the class of each. Those of unmasked gradients come first, because the
+        gradients are masked in place for the others."""
+        kinds = [(key, type(statistic)) for key, statistic in self._weights[0].statistics.items()]
+        return sorted(kinds, key=lambda kind: kind[1].gradient != "unmasked")
 
 
 def requested(criterion: Callable[..., Any], known: Mapping[str, Any]) -> list[str]:

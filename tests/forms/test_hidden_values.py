@@ -13,27 +13,34 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import flipout
-from flipout.hidden_values import hide, no_hidden_values, set_limits, wake
+from flipout.forms.hidden import enter, leave, set_limits
+from flipout.views.view import whole
+from tests.forms.trainings import STEPS, hidden, magnitude
 from tests.helpers import batches, cross_entropy, mlp, sgd
-from tests.revival.second_chances import STEPS, hidden, magnitude
+
+
+def slots_for(values: Tensor, mask: Tensor, *, smooth: bool) -> dict[str, Tensor]:
+    """The slots of a weight tensor with these hidden values."""
+    slots = {"values": torch.zeros_like(values), "threshold": torch.zeros(()), "ceiling": torch.zeros(())}
+    set_limits(slots, values, mask, whole(values), smooth=smooth)
+    return slots
 
 
 @given(
     st.lists(st.tuples(st.floats(-3, 3, width=32), st.booleans()), min_size=1, max_size=30),
     st.booleans(),
 )
-def test_hiding_and_waking_gives_the_same_values_back(pairs: list[tuple[float, bool]], shrink: bool) -> None:
+def test_leaving_and_entering_gives_the_same_values_back(pairs: list[tuple[float, bool]], smooth: bool) -> None:
     values = torch.tensor([value for value, _ in pairs])
     mask = torch.tensor([kept for _, kept in pairs])
-    weight, hidden = values.clone(), no_hidden_values(values)
-    set_limits(hidden, values, mask, shrink=shrink)
-    threshold = float(hidden.threshold)
-    hide(weight, mask.byte(), *hidden.tensors)
+    weight, slots = values.clone(), slots_for(values, mask, smooth=smooth)
+    threshold = float(slots["threshold"])
+    leave(weight, mask.byte(), *slots.values())
     for old, new, alive in zip(values.tolist(), weight.tolist(), mask.tolist(), strict=True):
         size = max(0.0, old**4 - threshold**4) ** 0.25  # slow and obvious
         assert new == pytest.approx(math.copysign(size, old) if alive else 0.0, rel=1e-3, abs=1e-2)
     again = weight.clone()
-    wake(again, mask.byte(), *hidden.tensors)
+    enter(again, mask.byte(), *slots.values())
     torch.testing.assert_close(again, values, rtol=1e-5, atol=1e-6)
     assert torch.equal(again[~mask], values[~mask])
 
@@ -41,9 +48,7 @@ def test_hiding_and_waking_gives_the_same_values_back(pairs: list[tuple[float, b
 def test_a_kept_weight_is_never_zero_after_an_event() -> None:
     values = torch.tensor([0.5, -0.5, 0.5, 2.0])
     mask = torch.tensor([True, True, False, True])
-    hidden = no_hidden_values(values)
-    set_limits(hidden, values, mask, shrink=True)
-    hide(values, mask.byte(), *hidden.tensors)
+    leave(values, mask.byte(), *slots_for(values, mask, smooth=True).values())
     assert values.ne(0).tolist() == mask.tolist()
     assert values[3] == pytest.approx(2.0, rel=1e-3)  # a large weight stays as it is
 
@@ -56,7 +61,7 @@ def test_a_kept_weight_is_never_zero_after_an_event() -> None:
     st.sampled_from(["default", "paper", "cubic", "one-shot"]),
 )
 def test_the_plan_with_second_chances(steps: int, until: float, events: int, kind: str) -> None:
-    revival = flipout.Revival(until=until, events=events)
+    chances = flipout.SecondChances(until=until, events=events)
     try:
         schedule = {
             "default": lambda: flipout.Geometric(0.9, steps),
@@ -66,12 +71,12 @@ def test_the_plan_with_second_chances(steps: int, until: float, events: int, kin
         }[kind]()
     except ValueError:
         return  # too few steps
-    plan, frozen = schedule.plan(1000), revival.frozen_at(steps)
+    plan, frozen = schedule.plan(1000), chances.frozen_at(steps)
     if plan[0].step > frozen or plan[0].step == 0:
-        with pytest.raises(ValueError, match="revival"):
-            revival.extend(plan, steps)
+        with pytest.raises(ValueError, match="second_chances"):
+            chances.extend(plan, steps)
         return
-    longer = revival.extend(plan, steps)
+    longer = chances.extend(plan, steps)
     assert [p for p in longer if p in plan] == plan or len({p.step for p in plan}) < len(plan)
     at = [p.step for p in longer]
     assert at == sorted(at)
@@ -87,9 +92,9 @@ def test_the_plan_with_second_chances(steps: int, until: float, events: int, kin
 class Slow:
     """Second chances for SGD with momentum, written down as they are explained, in float64."""
 
-    def __init__(self, model: nn.Module, plan: list[Any], frozen: int, revival: flipout.Revival) -> None:
+    def __init__(self, model: nn.Module, plan: list[Any], frozen: int, chances: flipout.SecondChances) -> None:
         self.weights = [module.weight for module in model if isinstance(module, nn.Linear)]  # type: ignore[attr-defined]
-        self.model, self.plan, self.frozen, self.revival = model, {p.step: p.nonzero for p in plan}, frozen, revival
+        self.model, self.plan, self.frozen, self.chances = model, {p.step: p.nonzero for p in plan}, frozen, chances
         self.masks = [torch.ones_like(w, dtype=torch.bool) for w in self.weights]
         self.latent: list[Tensor] | None = None
         self.optimizer, self.steps = sgd(model), 0
@@ -103,9 +108,9 @@ class Slow:
         else:
             for weight, mask, latent in zip(self.weights, self.masks, self.latent, strict=True):
                 assert weight.grad is not None
-                weight.grad *= torch.where(mask, 1.0, self.revival.rate)
+                weight.grad *= torch.where(mask, 1.0, self.chances.rate)
                 for row, values in zip(weight.grad, latent, strict=True):
-                    row *= min(1.0, float(self.revival.trust * max(1e-3, values.norm()) / row.norm().clamp_min(1e-30)))
+                    row *= min(1.0, float(self.chances.trust * max(1e-3, values.norm()) / row.norm().clamp_min(1e-30)))
                 weight.copy_(latent)
         self.optimizer.step()
         self.steps += 1
@@ -115,7 +120,7 @@ class Slow:
             ranked = torch.cat([weight.flatten().abs() for weight in self.weights])
             kept = torch.cat([mask.flatten() for mask in self.masks])
             keep, order = self.plan[self.steps], ranked.argsort(stable=True)
-            returning = self.revival.share * keep * (1 + math.cos(math.pi * self.steps / self.frozen)) / 2
+            returning = self.chances.share * keep * (1 + math.cos(math.pi * self.steps / self.frozen)) / 2
             pruned = [i for i in order.tolist() if not kept[i]]
             kept[pruned[max(0, len(pruned) - round(returning)) :]] = True  # the candidates
             candidates = [i for i in order.tolist() if kept[i]]
@@ -153,17 +158,17 @@ class Slow:
 def test_a_training_against_the_slow_version(compiled: bool, trust: float, share: float) -> None:
     fast, slow = mlp().double(), mlp().double()
     optimizer = sgd(fast)
-    revival = flipout.Revival(until=0.6, share=share, rate=0.4, trust=trust, events=30)
-    pruner = magnitude(fast, optimizer, revival=revival, compile=compiled)
-    reference = Slow(slow, pruner.plan(), 36, revival)
+    chances = flipout.SecondChances(until=0.6, share=share, rate=0.4, trust=trust, events=30)
+    pruner = magnitude(fast, optimizer, second_chances=chances, compile=compiled)
+    reference = Slow(slow, pruner.plan(), 36, chances)
     for x, y in batches(STEPS):
         for model, step in ((fast, optimizer.step), (slow, reference.step)):
             model.zero_grad()
             cross_entropy(model(x.double()), y).backward()
             step()
-        for layer, (weight, mask) in zip(pruner.layers, reference._pairs(), strict=True):
-            assert torch.equal(layer.mask, mask), pruner.step
-            torch.testing.assert_close(layer.weight, weight, rtol=1e-4, atol=1e-4)
+        for weight, (expected, mask) in zip(pruner.weights, reference._pairs(), strict=True):
+            assert torch.equal(weight.mask, mask), pruner.step
+            torch.testing.assert_close(weight.parameter, expected, rtol=1e-4, atol=1e-4)
     assert share < 1 or trust < 1 or sum(event.grown for event in pruner.events) > 0
 
 
@@ -171,15 +176,14 @@ def test_a_pruned_weight_cannot_run_away() -> None:
     """Before the masks are chosen again, a hidden value grows to just above the largest of its layer."""
     model = nn.Sequential(nn.Linear(4, 4, bias=False))
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    revival = flipout.Revival(until=0.9, events=1, trust=math.inf, rate=1.0)
+    chances = flipout.SecondChances(until=0.9, events=1, trust=math.inf, rate=1.0)
     pruner = magnitude(
-        model, optimizer, sparsity=0.5, steps=100, schedule=flipout.OneShot(0.5, 100, 0.1), revival=revival
+        model, optimizer, sparsity=0.5, steps=100, schedule=flipout.OneShot(0.5, 100, 0.1), second_chances=chances
     )
     weight = model[0].weight
     for _ in range(80):
         weight.grad = torch.where(pruner.masks["0.weight"], 0.0, -1.0)
         optimizer.step()
     largest = hidden(pruner)["0.weight"][~pruner.masks["0.weight"]].max()
-    assert pruner.layers[0].hidden is not None
-    assert largest == pytest.approx(float(pruner.layers[0].hidden.ceiling))
+    assert largest == pytest.approx(float(pruner.weights[0].slots["ceiling"]))
     assert largest < 1.0

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from flipout.forms.hidden import limit_gradient
 from flipout.runtime.compiler import compiled
-from flipout.runtime.hidden_gradients import teach
 
-SHARE, TRUST = torch.tensor(0.5), torch.tensor(0.3)
+FACTOR, TRUST = torch.tensor(0.5), torch.tensor(0.3)
 
 
-def taught_slowly(weight: Tensor, grad: Tensor, mask: Tensor) -> list[list[float]]:
+def limited_slowly(weight: Tensor, grad: Tensor, mask: Tensor) -> list[list[float]]:
     rows = []
     for unit, row, kept in zip(weight.tolist(), grad.tolist(), mask.tolist(), strict=True):
         scaled = [g if k else (0.5 * g if math.isfinite(g) else 0.0) for g, k in zip(row, kept, strict=True)]
@@ -31,10 +31,10 @@ def test_pruned_weights_learn_more_slowly_and_no_unit_moves_too_far(is_compiled:
     pruned = (~mask).nonzero()
     for place, value in zip(pruned[:3].tolist(), (math.nan, math.inf, -math.inf), strict=True):
         grad[tuple(place)] = value  # the network does not depend on this weight
-    expected = torch.tensor(taught_slowly(weight, grad, mask))
+    expected = torch.tensor(limited_slowly(weight, grad, mask))
 
-    run = compiled(teach, "of the test") if is_compiled else teach
-    run(weight, grad, mask.to(torch.uint8), SHARE, TRUST)
+    run = compiled(limit_gradient, "of the test") if is_compiled else limit_gradient
+    run(weight, grad, mask.to(torch.uint8), FACTOR, TRUST)
 
     torch.testing.assert_close(grad, expected, rtol=1e-5, atol=1e-8)
 
@@ -42,6 +42,6 @@ def test_pruned_weights_learn_more_slowly_and_no_unit_moves_too_far(is_compiled:
 def test_a_gradient_of_a_kept_weight_that_is_not_finite_stays_visible() -> None:
     weight, grad, mask = torch.ones(1, 3), torch.tensor([[math.nan, 1.0, 1.0]]), torch.tensor([[1, 1, 0]])
 
-    teach(weight, grad, mask.to(torch.uint8), SHARE, TRUST)
+    limit_gradient(weight, grad, mask.to(torch.uint8), FACTOR, TRUST)
 
     assert grad.isnan().any()

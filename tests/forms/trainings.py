@@ -9,24 +9,19 @@ import torch
 from torch import Tensor, nn
 
 import flipout
-from flipout.hidden_values import hidden_values_of
 
 STEPS = 60
-REVIVAL = flipout.Revival(events=40)
+CHANCES = flipout.SecondChances(events=40)
 METHODS: dict[str, Callable[..., flipout.Pruner]] = {
     name: flipout.METHODS[name] for name in ("flipout", "magnitude", "random", "magnitude-uncertainty")
 }
 
 
 def magnitude(model: nn.Module, optimizer: torch.optim.Optimizer, **options: Any) -> flipout.Pruner:
-    given = {"sparsity": 0.9, "steps": STEPS, "revival": REVIVAL, **options}
+    given = {"sparsity": 0.9, "steps": STEPS, "second_chances": CHANCES, **options}
     return flipout.GlobalMagnitude(model, optimizer, **given)
 
 
 def hidden(pruner: flipout.Pruner) -> dict[str, Tensor]:
     """The hidden values of every weight, between steps."""
-    return {
-        layer.name: hidden_values_of(layer.weight.detach(), layer.mask, layer.hidden)
-        for layer in pruner.layers
-        if layer.hidden is not None
-    }
+    return {weight.name: pruner.form.trained(weight).detach() for weight in pruner.weights if weight.slots}
