@@ -126,11 +126,18 @@ INCOMPATIBLE: dict[tuple[Need, Capability], str] = {
 }
 """For each need and each capability that it is incompatible with: what to do."""
 
-DEAD_FIRST: dict[str, dict[Need, str]] = {
-    "pattern": {"single weights": "dead_first has no effect where a pattern fixes how many weights stay"},
-    "channel": {"single weights": "dead_first has no effect where a channel goes with all that writes or reads it"},
-}
-"""What `dead_first` needs, for each kind of units that it is incompatible with."""
+OVERRIDDEN: list[tuple[str, Need, str]] = [
+    ("select", "own choice", "its own select() chooses single weights"),
+    ("prune", "own prune", "its own prune() decides what happens to pruned weights"),
+    ("keep", "own events", "its own keep() may use weights that are removed"),
+    ("score", "own events", "its own score() may use weights that are removed"),
+    ("record", "own events", "its own record() may use weights that are removed"),
+    ("stepped", "whole network", "its own stepped() may use weights that are removed"),
+    ("extra_state", "whole network", "its own extra_state() may hold weights that are removed"),
+]
+"""What a subclass of a pruner overrides, and what it needs for that reason."""
+
+WHOLE_SCORES: dict[Need, str] = {"whole scores": "the scores of the criterion may depend on weights that are removed"}
 
 ENDS_WITH_THE_LAST_PRUNING = frozenset[Need](
     {"own choice", "own prune", "own events", "pruned gradients", "whole scores", "whole units"}

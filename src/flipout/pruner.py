@@ -31,7 +31,7 @@ from .schedules import Pruning, Schedule
 from .shrinking import Shrink, Shrinker
 from .state import check_state, load_tensors, save_state
 from .summary import Plan, Summary, summary_of
-from .units import DeadFirst, DeadWeights, GranularityChoice, Ranking, Reduction, as_granularity, units_for
+from .units import DeadFirst, DeadWeights, GranularityChoice, Ranking, Reduction, Units, as_granularity, units_for
 from .views.dtensors import refuse_old_sharding
 from .views.matching import zero_where_pruned
 from .weights import Coverage, Patterns, Weight, coverage_of, find_weights, warn_of_low_coverage
@@ -142,8 +142,9 @@ class Pruner:
             raise ValueError("form= and second_chances= exclude each other: second chances are a form")
         self.form = Hidden(chances, schedule.steps) if chances is not None else form or Form()
         self.statistics = Statistics(self.weights, criterion, self.tracks, statistics or {}, seed)
-        self._refuse_incompatible(dead_first, chances is not None)
         sparsity = None if any(p.nonzero is None for p in planned) else schedule.sparsity
+        self.units = Units()  # which needs nothing
+        self._refuse_incompatible(chances is not None)
         self.units = units_for(self.granularity, self.weights, sparsity, per_layer=scope == "layer")
         planned = self.units.planned(planned, self.prunable, self.floors)
         self._plan = self.form.plan(planned, schedule.steps)
@@ -340,35 +341,19 @@ class Pruner:
 
     def needs(self) -> dict[Need, str]:
         """What this pruner needs, each with the reason: declared, or found in what a subclass overrides."""
-        needs: dict[Need, str] = {**self.form.needs, **self.statistics.needs(), **self.requires}
-        if not is_elementwise(self.criterion):
-            needs["whole scores"] = "the scores of the criterion may depend on weights that are removed"
-        found: dict[str, Need] = {
-            "select": "own choice",
-            "prune": "own prune",
-            "keep": "own events",
-            "score": "own events",
-            "record": "own events",
-            "stepped": "whole network",
-            "extra_state": "whole network",
-        }
-        for name, need in found.items():
-            if getattr(type(self), name) is not getattr(Pruner, name):
-                needs.setdefault(need, f"its own {name}() may use weights in another way")
-        return {**needs, **getattr(self, "units", Form).needs}
+        scores: dict[Need, str] = {} if is_elementwise(self.criterion) else problems.WHOLE_SCORES
+        own = {need: why for name, need, why in problems.OVERRIDDEN if _overrides(type(self), name)}
+        return {**own, **self.form.needs, **self.units.needs, **self.statistics.needs(), **scores, **self.requires}
 
-    def _refuse_incompatible(self, dead_first: bool, second_chances: bool) -> None:
+    def _refuse_incompatible(self, second_chances: bool) -> None:
         """Refuse capabilities that were asked for and that the method, or something else, is incompatible with."""
         sharded = [weight.name for weight in self.weights if weight.view.key is not None]
         asked: list[tuple[bool, Capability, str]] = [
-            (bool(sharded), "shards", f"sharded weights (DTensors, such as {sharded[:1]})"),
+            (bool(sharded), "shards", f"sharded weights (DTensors), such as {', '.join(sharded[:1])}"),
             (self.granularity.kind != "weight", "units", f"granularity={str(self.granularity)!r}"),
             (second_chances, "second chances", "second_chances="),
         ]
-        needs = self.needs()
-        if dead_first:
-            needs["whole weights"] = "dead_first=True follows paths through whole weights"
-            needs |= problems.DEAD_FIRST.get(self.granularity.kind, {})
+        needs = self.needs() | self.dead.needs(self.granularity.kind)
         for is_asked, capability, what in asked:
             if is_asked and (problem := problems.incompatibility(needs, capability, type(self).__name__, what)):
                 raise ValueError(problem)
@@ -542,7 +527,7 @@ class Pruner:
             f"layers, sparsity {self.sparsity:.4%})"
         )
 
-    # A smaller network in training; see `flipout.shrinking`.
+    # A smaller network in training; see `flipout.shrinking.Shrinker` for each of these.
 
     @property
     def shrunk(self) -> bool:
@@ -566,55 +551,27 @@ class Pruner:
 
     @property
     def worth_shrinking(self) -> bool:
-        """Whether `shrink` would save more time than it takes. Ask after each step: it looks after prunings only.
-
-        It depends on the masks and the plan alone. It is False while pruned weights can come back, for methods that
-        need the whole network, and after a shrink that was not possible.
-        """
+        """Whether `shrink` would save more time than it takes. Ask after each step: it looks after prunings only."""
         return self.shrinker.worth_while
 
     def shrink(self, example_input: Example) -> nn.Module:
-        """Remove the channels that influence nothing from the network, and return it. Training continues as before.
-
-        The model, its modules and its parameters stay the same objects, with smaller tensors in them; the optimizer's
-        state and everything else that belongs to a weight moves with it. In training mode the outputs and the gradients
-        of what is left are the same to rounding, and so is all that follows.
-
-        If the network cannot be shrunk, nothing is changed, and a `ValueError` says why. After `worth_shrinking` was
-        True it is a `NotShrunkWarning`, because that is decided before the network is traced: training continues.
-        Within `expanded()` the network is shrunk when that ends.
-
-        Args:
-            example_input: the inputs that the model is called with; a batch of training data is fine. Their values do
-                not matter.
-        """
+        """Remove the channels that influence nothing from the network, and return it. Training continues as before."""
         self.shrinker.shrink(example_input)
         return self.model
 
     def expand(self) -> nn.Module:
-        """Put all channels back, and return the network: the original architecture, with the same outputs.
-
-        What is left of a tensor is written into the original. Pruned weights are zero. Biases and norms of channels
-        that were removed are what they were then; nothing reads them.
-        """
+        """Put all channels back, and return the network: the original architecture, with the same outputs."""
         self.shrinker.expand()
         return self.model
 
     def expanded(self) -> AbstractContextManager[nn.Module]:
-        """Expand the network for a moment, to save or to look at it; after that it is shrunk again.
-
-            with pruner.expanded():
-                torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), ...}, path)
-
-        Without a shrunk network nothing happens. A state that is loaded within decides what is left after that;
-        `expand()` and `remove()` leave the network whole.
-        """
+        """Expand the network for a moment, to save or to look at it; after that it is shrunk again."""
         return self.shrinker.expanded()
 
     def follow(self, copy: nn.Module) -> None:
-        """Shrink and expand a copy of the model together with it from now on, such as a moving average of its weights.
-
-        The copy must have the original shapes. Call it before the first shrink, or within `expanded()`. A copy that
-        follows already is left as it is.
-        """
+        """Shrink and expand a copy of the model together with it, such as a moving average of its weights."""
         self.shrinker.follow(copy)
+
+
+def _overrides(cls: type[Pruner], name: str) -> bool:
+    return getattr(cls, name) is not getattr(Pruner, name)

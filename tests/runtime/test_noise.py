@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from flipout.random_numbers import key, normal
 from flipout.runtime.compiler import compiled
 from flipout.runtime.groups import Alone
+from flipout.runtime.kernels import Kernels
 from flipout.runtime.noise import GradientNoise, deviations, perturb, perturb_by
 from flipout.views import Positions
 from flipout.weights import Weight
@@ -61,7 +62,7 @@ def test_hidden_values_keep_their_gradient_without_noise(run: Way) -> None:
 def test_the_norm_of_a_half_precision_gradient_does_not_overflow() -> None:
     weight = nn.Parameter(torch.zeros(1, 1000, dtype=torch.float16))
     grad = torch.full((1, 1000), 6e4, dtype=torch.float16)
-    sigma = deviations(GradientNoise(), Alone(Weight("weight", nn.Module(), weight)), grad)
+    sigma = deviations(GradientNoise(), Kernels(False), Alone(Weight("weight", nn.Module(), weight)), grad)
     assert sigma.tolist() == pytest.approx([6e4], rel=1e-3)
 
 

@@ -125,7 +125,7 @@ class Form:
                 add_noise(work.noise, work.kernels, group, grads, step, scale, hidden=False)
             else:
                 zero_pruned(grads, group.mask)
-            group.store_grads(grads)
+            group.store_grads()
 
     def settle(self, work: Work, step: int) -> None:
         """Run the kernels of the statistics, and put what the network computes with into the parameters, in one loop.

@@ -222,7 +222,7 @@ class Hidden(Form):
             if work.noise is not None and work.noise.scale > 0:
                 add_noise(work.noise, work.kernels, group, grads, step, scale, hidden=True)
             self._limit(work, group, grads, scale)
-            group.store_grads(grads)
+            group.store_grads()
 
     def _limit(self, work: Work, group: Group, grads: Tensor, scale: Tensor | float) -> None:
         numbers, rate = work.kernels.number, self.chances.rate

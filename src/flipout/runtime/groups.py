@@ -73,8 +73,8 @@ class Group:
         """The gradients in the layout of `values`; None if there are none. A missing one counts as 0."""
         raise NotImplementedError
 
-    def store_grads(self, grads: Tensor) -> None:
-        """Write the gradients back."""
+    def store_grads(self) -> None:
+        """Write what `load_grads` returned back, after a change of it in place."""
 
     def zero(self) -> None:
         """Zero the pruned weights where they are, without `load` and `store`."""
@@ -240,7 +240,7 @@ class Gathered(Group):
         if not self._direct:
             if (grads := self.load_grads()) is not None:
                 zero_pruned(grads, self.mask)
-                self.store_grads(grads)
+                self.store_grads()
             return
         pairs = [(w.parameter.grad, mask) for w, mask in zip(self.weights, self._masks, strict=True)]
         zero_all_pruned(
@@ -261,7 +261,7 @@ class Gathered(Group):
         torch._foreach_copy_([own for _, _, own in self._loaded], [grad for _, grad, _ in self._loaded])
         return self._grads
 
-    def store_grads(self, grads: Tensor) -> None:
+    def store_grads(self) -> None:
         if self._direct:
             torch._foreach_copy_([grad for _, grad, _ in self._loaded], [own for _, _, own in self._loaded])
         else:

@@ -106,7 +106,11 @@ class Shrinker:
 
     @property
     def worth_while(self) -> bool:
-        """Whether a shrink would save more time than it takes. It depends on the masks and the plan alone."""
+        """Whether a shrink would save more time than it takes. Ask after each step: it looks after prunings only.
+
+        It depends on the masks and the plan alone. It is False while pruned weights can come back, for methods that
+        need the whole network, and after a shrink that was not possible.
+        """
         pruner = self._pruner
         if self._looked[0] != len(pruner.events) and pruner.step and pruner.permanent:
             self._looked = len(pruner.events), self._pays()
@@ -137,6 +141,20 @@ class Shrinker:
 
     @torch.no_grad()
     def shrink(self, example_input: Example) -> None:
+        """Remove the channels that influence nothing from the network. Training continues as before.
+
+        The model, its modules and its parameters stay the same objects, with smaller tensors in them; the optimizer's
+        state and everything else that belongs to a weight moves with it. In training mode the outputs and the gradients
+        of what is left are the same to rounding, and so is all that follows.
+
+        If the network cannot be shrunk, nothing is changed, and a `ValueError` says why. After `worth_while` was True
+        it is a `NotShrunkWarning`, because that is decided before the network is traced: training continues. Within
+        `expanded()` the network is shrunk when that ends.
+
+        Args:
+            example_input: the inputs that the model is called with; a batch of training data is fine. Their values do
+                not matter.
+        """
         example = as_example(example_input)
         try:
             self._shrink(example)
@@ -161,13 +179,24 @@ class Shrinker:
             self.shrinks.append(Shrink(pruner.step, self._computed_with(remainder.tensors), remainder.share))
 
     def expand(self) -> None:
-        """Put all channels back."""
+        """Put all channels back: the original architecture, with the same outputs.
+
+        What is left of a tensor is written into the original. Pruned weights are zero. Biases and norms of channels
+        that were removed are what they were then; nothing reads them.
+        """
         self._make_whole()
         self._resting, self._looked = {}, (len(self._pruner.events), False)
 
     @contextmanager
     def expanded(self) -> Iterator[nn.Module]:
-        """Put all channels back for a moment."""
+        """Put all channels back for a moment, to save or to look at the network; after that it is shrunk again.
+
+            with pruner.expanded():
+                torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), ...}, path)
+
+        Without a shrunk network nothing happens. A state that is loaded within decides what is left after that;
+        `expand()` and `remove()` leave the network whole.
+        """
         if not self._expansions:
             self._resting = self.indices
             self._make_whole()
@@ -181,6 +210,11 @@ class Shrinker:
                 self._cut_to(resting)
 
     def follow(self, copy: nn.Module) -> None:
+        """Shrink and expand a copy of the model together with it from now on, such as a moving average of its weights.
+
+        The copy must have the original shapes. Call it before the first shrink, or within `expanded()`. A copy that
+        follows already is left as it is.
+        """
         if any(each is copy for each in self._followers):
             return
         model = self._pruner.model

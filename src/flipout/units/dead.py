@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..graph.copies import UnsupportedNetworkError
 from ..graph.live_paths import LivePaths
-from ..problems import DeadFirstWarning
+from ..problems import DeadFirstWarning, Need
 from ..ranking import choose_dead_first
 from ..runtime.example_call import ExampleCall
 from ..weights import Weight
@@ -38,6 +38,10 @@ class DeadWeights:
         """Mark the dead weights of each tensor that has some, by the number of the tensor, if these were its masks."""
         return {}
 
+    def needs(self, units: str) -> dict[Need, str]:
+        """What pruning dead weights first needs, with a kind of units."""
+        return {}
+
     def chooser(self, model: nn.Module, weights: Sequence[Weight], step: int) -> Callable[..., list[Tensor]] | None:
         """The function that chooses what to prune; None for the usual one."""
         if not self.ready(model, step):
@@ -57,6 +61,14 @@ class DeadFirst(DeadWeights):
         self.call = ExampleCall()
         self._paths: LivePaths | None = None
         self._warned = False
+
+    def needs(self, units: str) -> dict[Need, str]:
+        needs: dict[Need, str] = {"whole weights": "dead_first=True follows paths through whole weights"}
+        if units == "pattern":
+            needs["single weights"] = "dead_first has no effect where a pattern fixes how many weights stay"
+        if units == "channel":
+            needs["single weights"] = "dead_first has no effect where a channel goes with all that writes or reads it"
+        return needs
 
     def watch(self, model: nn.Module) -> None:
         self.call.watch(model)
