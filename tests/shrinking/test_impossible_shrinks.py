@@ -43,7 +43,7 @@ def loop(model: nn.Module, optimizer: torch.optim.Optimizer, pruner: flipout.Pru
 
 def test_a_network_that_cannot_be_traced_is_tried_once() -> None:
     model, optimizer, pruner = pruned(Deciding())
-    with pytest.warns(flipout.NotShrunkWarning, match=r"cannot be traced.*continues without shrinking") as caught:
+    with pytest.warns(flipout.NotShrunkWarning, match="cannot be traced") as caught:
         assert loop(model, optimizer, pruner) == 1
     # Garbage of other tests may warn here, too.
     assert [each.filename for each in caught if each.category is flipout.NotShrunkWarning] == [__file__]
@@ -80,7 +80,7 @@ def test_parameters_of_another_optimizer_are_not_cut() -> None:
     for number in range(STEPS):
         steps(parts, number, number + 1)
         biases.step()
-    with pytest.raises(ValueError, match=r"0\.bias is not in the optimizer of the pruner.* into one optimizer"):
+    with pytest.raises(ValueError, match=r"0\.bias is not in the optimizer"):
         pruner.shrink(EXAMPLE)
     assert shapes(model) == shapes(layers())
     for each in model.parameters():
@@ -105,7 +105,7 @@ def test_a_pruner_that_was_removed_shrinks_nothing() -> None:
     with pruner.expanded():
         state = pruner.state_dict()
     pruner.remove()
-    with pytest.raises(ValueError, match="the pruner was removed from its optimizer"):
+    with pytest.raises(ValueError, match="removed"):
         pruner.shrink(EXAMPLE)
     pruner.load_state_dict(state)
     assert not pruner.worth_shrinking

@@ -134,14 +134,14 @@ def is_elementwise_optimizer(optimizer: torch.optim.Optimizer) -> bool:
     if optimizer not in _tried:
         try:
             with torch.random.fork_rng(devices=[]):
-                _tried[optimizer] = all(_is_same_in_pieces(optimizer, group) for group in optimizer.param_groups)
+                _tried[optimizer] = all(is_same_in_pieces(optimizer, group) for group in optimizer.param_groups)
         except Exception:  # an optimizer may need anything that the trial does not have
             _tried[optimizer] = False
     return _tried[optimizer]
 
 
 @torch.no_grad()
-def _is_same_in_pieces(optimizer: torch.optim.Optimizer, group: Mapping[str, object]) -> bool:
+def is_same_in_pieces(optimizer: torch.optim.Optimizer, group: Mapping[str, object]) -> bool:
     parameter = group["params"][0]  # type: ignore[index]
     generator = torch.Generator().manual_seed(0)
     shape = (STEPS + 1, ROWS, COLUMNS)

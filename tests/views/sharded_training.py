@@ -105,11 +105,11 @@ def gathered(tensor: Any) -> Tensor:
 
 
 def masks_of(pruner: flipout.Pruner) -> dict[str, Tensor]:
-    return {layer.name: layer.mask if layer.part is None else layer.part.gather(layer.mask) for layer in pruner.layers}
+    return {weight.name: weight.view.gather(weight.mask) for weight in pruner.weights}
 
 
 def weights_of(pruner: flipout.Pruner) -> dict[str, Tensor]:
-    return {layer.name: gathered(layer.weight) for layer in pruner.layers}
+    return {weight.name: gathered(weight.parameter) for weight in pruner.weights}
 
 
 def compare(pruner: flipout.Pruner, expected: flipout.Pruner, *, bits: bool) -> None:

@@ -20,7 +20,7 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 import flipout
-from tests.shards.sharded_training import LAYOUTS, compare, network, prune, train
+from tests.views.sharded_training import LAYOUTS, compare, network, prune, train
 
 SAVED, KILLED = 20, 27
 
