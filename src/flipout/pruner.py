@@ -220,7 +220,6 @@ class Pruner:
         self.form.settle(self.work, self.step)
         self.statistics.settled(self.step)
         self.work.gradients.done()
-        self.shrinker.after_step()
         for guard in self.guards:
             guard.after_step(self)
         self.stepped()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -62,12 +63,18 @@ class Shrinker:
         self._looked: tuple[int, bool] = (-1, False)  # after how many prunings, and whether a shrink is worth while
         self._impossible = False  # a shrink that seemed worth while has failed
         self._handles: list[Any] = []
-        self.contract()
-
-    def contract(self) -> None:
-        """No `expanded()` is open; a copy of a pruner starts so."""
         self._expansions = 0  # how many `expanded()` are open
         self._resting: Mapping[str, Indices] = {}  # what is left of the network after the last of them
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Shrinker:
+        """The copy has no hooks yet, and no `expanded()` is open: a copy that is made inside one stays whole."""
+        new = Shrinker.__new__(Shrinker)
+        memo[id(self)] = new
+        own = {"_handles": [], "_expansions": 0, "_resting": {}}
+        vars(new).update(
+            {name: own[name] if name in own else deepcopy(each, memo) for name, each in vars(self).items()}
+        )
+        return new
 
     def attach(self) -> None:
         """Refuse `state_dict()` and `load_state_dict()` of the optimizer while the network is shrunk."""
@@ -203,12 +210,6 @@ class Shrinker:
         for cut in self._cuts[:1]:
             cut.drop_pruned()
             self._forget_shapes()
-
-    def after_step(self) -> None:
-        """Called after each update: weights that are set aside have a gradient inside of a step alone."""
-        for weight in self._pruner.weights if self._cuts else ():
-            if weight.view.aside is not None:
-                weight.view.aside.grad = None
 
     def refuse_copy(self, model: nn.Module) -> None:
         """Refuse a copy of the model that the masks do not fit."""
