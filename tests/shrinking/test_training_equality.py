@@ -103,8 +103,8 @@ def assert_equal_training(case: Case) -> None:
         torch.testing.assert_close(same[name], weights[name], rtol=1e-7, atol=1e-9)
     for name, values in pruner.statistics.items():
         for weight, mask in pruner.masks.items():
-            there = shrunk.statistics[name][layer]
-            torch.testing.assert_close(there[mask].double(), values[layer][mask].double(), rtol=1e-5, atol=1e-7)
+            there = shrunk.statistics[name][weight]
+            torch.testing.assert_close(there[mask].double(), values[weight][mask].double(), rtol=1e-5, atol=1e-7)
     images = batch(50)[0]
     for mode in (True, False):
         torch.testing.assert_close(model.train(mode)(images), whole.train(mode)(images), rtol=1e-7, atol=1e-9)

@@ -17,7 +17,9 @@ def table() -> tuple[ChannelTable, list[Tensor]]:
     torch.manual_seed(0)
     model = Residual()
     weights = find_weights(model, torch.optim.SGD(model.parameters(), lr=0.1), None, None)
-    return table_of_network(model, weights, (torch.randn(2, 3, 4, 4),)), [weight.parameter.detach() for weight in weights]
+    return table_of_network(model, weights, (torch.randn(2, 3, 4, 4),)), [
+        weight.parameter.detach() for weight in weights
+    ]
 
 
 @pytest.mark.parametrize("how", ["mean", "sum", "norm"])

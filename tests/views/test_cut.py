@@ -117,7 +117,7 @@ def test_what_is_in_the_network_and_what_is_set_aside_are_joined_again(case: tup
 @given(cuts())
 def test_values_and_gradients_are_put_where_they_are_read(case: tuple[Tensor, Cut]) -> None:
     full, cut = case
-    parameter = nn.Parameter(take(full, cut.left))
+    parameter = nn.Parameter(take(full, cut.left).clone())
     if not cut.direct:
         cut.aside = nn.Parameter(take_elements(full, cut.elements_aside))
     local = cut.take(full)
