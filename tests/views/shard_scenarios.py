@@ -44,7 +44,9 @@ def like_one_device(layout: str, method: str, **options: Any) -> None:
     pruner = prune(LAYOUTS[layout](0), method, **steps)
     train(pruner)
     spread = layout in ("tensor-parallel", "both")
-    exact = not spread and method != "hoyer-square" and "noise" not in options and method != "flipout-paper"
+    # Norms and the limits of hidden gradients are sums, which have other last bits in a group of small weights.
+    summing = method in ("hoyer-square", "flipout", "flipout-paper") or options.keys() & {"noise", "second_chances"}
+    exact = not spread and not summing
     compare(pruner, expected, bits=exact)
     pruner.remove()
 
@@ -322,7 +324,7 @@ def half_sharded() -> None:
     train(expected := prune(network(), "flipout", floor=3))
     flipout.Pruner.check_ranks = True
     train(pruner := prune(half(), "flipout", floor=3))
-    compare(pruner, expected, bits=True)
+    compare(pruner, expected, bits=False)
 
 
 METHODS = [
