@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from flipout.shrinking.refusals import ELEMENTWISE, is_elementwise_optimizer, is_same_in_pieces
 
-from .perceptrons import EXAMPLE, STEPS, aside, momentum, pruned, shapes, steps
+from .perceptrons import EXAMPLE, STEPS, aside, momentum, numbers, pruned, shapes, steps
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::flipout.UnfinishedWarning", "ignore::flipout.DeadLayerWarning"),
@@ -134,3 +134,129 @@ def test_code_that_walks_the_groups_finds_gradients() -> None:
         assert all(
             len(group.get("param_names", group["params"])) == len(group["params"]) for group in optimizer.param_groups
         )
+
+
+class Clocked(Own):
+    """Draws random numbers, and keeps a clock in an object of its own."""
+
+    def __init__(self, parameters: Any, direction: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__(parameters, direction)
+        self.clock = {"steps": 0}
+        self.held = [parameter for group in self.param_groups for parameter in group["params"]]
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        self.clock["steps"] += 1
+        torch.rand(1)
+        self.held[0].mul_(0.99)
+        super().step(closure)
+
+
+def test_asking_changes_nothing() -> None:
+    """The clock, the weights and torch's random numbers are those of a training that never asks."""
+    ends = []
+    for asks in (False, True):
+        model, optimizer, pruner = pruned(make=lambda model: Clocked(model.parameters(), sign))
+        torch.manual_seed(0)
+        for number in range(STEPS):
+            steps((model, optimizer), number, number + 1)
+            if asks:
+                _ = pruner.worth_shrinking
+        ends.append((optimizer.clock, torch.get_rng_state(), list(model.parameters())))  # type: ignore[attr-defined]
+    assert ends[0][0] == ends[1][0] == {"steps": STEPS}
+    assert torch.equal(ends[0][1], ends[1][1])
+    assert all(torch.equal(a, b) for a, b in zip(ends[0][2], ends[1][2], strict=True))
+
+
+def test_a_kind_of_group_is_tried_once() -> None:
+    tried = []
+
+    class Tried(Own):
+        def step(self, closure: Any = None) -> None:
+            tried.append(self.param_groups[0]["lr"])
+            super().step(closure)
+
+    optimizer = Tried([nn.Parameter(torch.ones(3)) for _ in range(2)], sign)
+    assert is_elementwise_optimizer(optimizer)
+    first = len(tried)
+    optimizer.param_groups[0]["lr"] = 0.01
+    assert is_elementwise_optimizer(optimizer)
+    assert len(tried) == first
+    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(3))], "decay": 0.1})
+    assert is_elementwise_optimizer(optimizer)
+    assert len(tried) == 2 * first
+
+
+class Layerwise(torch.optim.Optimizer):
+    """As LARS and LAMB are used: the ratio of norms counts only in groups with weight decay."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.05, "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    direction = parameter.grad + group["weight_decay"] * parameter
+                    parameter.sub_(
+                        group["lr"] * (trust_ratio(direction, parameter) if group["weight_decay"] else direction)
+                    )
+
+
+def test_every_group_counts() -> None:
+    def groups(model: nn.Module) -> torch.optim.Optimizer:
+        vectors, matrices = ([p for p in model.parameters() if (p.ndim > 1) == many] for many in (False, True))
+        return Layerwise([{"params": vectors}, {"params": matrices, "weight_decay": 0.1}])
+
+    parts = pruned(make=groups)
+    steps(parts, 0, STEPS)
+    assert not parts[2].worth_shrinking
+    with pytest.raises(ValueError, match="Layerwise"):
+        parts[2].shrink(EXAMPLE)
+
+
+def centralize(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                parameter.grad.copy_(centralized(parameter.grad, parameter))
+
+
+@pytest.mark.parametrize("where", ["before", "after", "gradient", "accumulated"])
+def test_hooks_that_may_look_at_whole_tensors_are_refused(where: str) -> None:
+    parts = model, optimizer, pruner = pruned()
+    weight: nn.Parameter = model[2].weight  # type: ignore[index, assignment]
+    handle = {
+        "before": lambda: optimizer.register_step_pre_hook(centralize),
+        "after": lambda: optimizer.register_step_post_hook(centralize),
+        "gradient": lambda: weight.register_hook(lambda grad: centralized(grad, weight)),  # type: ignore[no-untyped-call]
+        "accumulated": lambda: weight.register_post_accumulate_grad_hook(lambda each: centralize(optimizer)),  # type: ignore[no-untyped-call]
+    }[where]()
+    steps(parts, 0, STEPS)
+    assert not pruner.worth_shrinking
+    with pytest.raises(ValueError, match="hook"):
+        pruner.shrink(EXAMPLE)
+    handle.remove()
+    pruner.shrink(EXAMPLE)
+    assert pruner.shrunk
+
+
+def test_what_training_loops_usually_add_does_not_prevent_shrinking() -> None:
+    """Schedulers, gradient scalers, moving averages and the profiler."""
+    model, optimizer, pruner = pruned()
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=STEPS + 1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    average = torch.optim.swa_utils.AveragedModel(model)
+    with torch.profiler.profile():
+        for number in range(STEPS):
+            x, labels = numbers(number)
+            scaler.scale(nn.functional.cross_entropy(model(x), labels)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            scheduler.step()
+            average.update_parameters(model)
+            optimizer.zero_grad()
+    assert pruner.worth_shrinking
+    pruner.shrink(EXAMPLE)
+    assert pruner.shrunk

@@ -81,7 +81,7 @@ def test_references_stay_what_they_are() -> None:
     optimizer.param_groups[0]["tag"] = "mine"
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
     last: nn.Module = model[-1]  # type: ignore[index]
-    last.weight.register_post_accumulate_grad_hook(lambda w: called.append(w.shape))  # type: ignore[operator]
+    last.bias.register_post_accumulate_grad_hook(lambda b: called.append(b.shape))  # type: ignore[operator]
     run(model, optimizer, pruner, last=40)
     assert pruner.shrunk
     assert pruner.model is model
@@ -90,7 +90,7 @@ def test_references_stay_what_they_are() -> None:
     assert optimizer.param_groups[0]["tag"] == "mine"
     assert any(each is weight for each in optimizer.param_groups[0]["params"])
     assert optimizer.state[weight]["momentum_buffer"].shape == weight.shape
-    assert called[-1] == last.weight.shape
+    assert called[-1] == last.bias.shape
     scheduler.step()
     run(model, optimizer, pruner, 40, 41)
     pruner.expand()
