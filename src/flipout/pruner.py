@@ -203,6 +203,7 @@ class Pruner:
 
     def _before_step(self, scale: Tensor | float) -> None:
         """The gradients are complete; `scale` is the factor that a gradient scaler has multiplied them with."""
+        self.shrinker.before_step()
         self.units.ready(self.model)
         for guard in self.guards:
             guard.before_step(self)
@@ -224,6 +225,7 @@ class Pruner:
             guard.after_step(self)
         self.stepped()
         self._prune_due()
+        self.shrinker.after_step()
 
     def _abandon_step(self) -> None:
         """A step has failed, or is about to compute its gradients again."""

@@ -52,14 +52,8 @@ def of_training(pruner: Host) -> str | None:
         return (
             "the pruner was removed from its optimizer. Attach a new one, such as flipout.KeepZeros, and shrink with it"
         )
-    for module in pruner.model.modules():
-        if isinstance(module, nn.parallel.DistributedDataParallel):
-            return (
-                "the model is in DistributedDataParallel, which keeps buffers of the old sizes. Train without "
-                "shrinking, or on one process"
-            )
-        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
-            return "the model is compiled, for the old sizes. Train without torch.compile, or without shrinking"
+    if problem := of_modules(pruner.model):
+        return problem
     if sharded := [name for name, tensor in named_tensors(pruner.model).items() if is_sharded(tensor)]:
         return f"{sharded[0]} is a DTensor, which cannot be cut yet. Train without shrinking"
     if hook := _foreign_step_hook(pruner.optimizer):
@@ -78,6 +72,19 @@ def of_training(pruner: Host) -> str | None:
             return f"another pruner prunes other weights of the model: {other!r}. Call its remove() first"
     if len({id(owner) for owner in _hook_owners(pruner.optimizer)}) > 1:
         return "an AimTest counts at the weights of this optimizer. Call its remove() first"
+    return None
+
+
+def of_modules(model: nn.Module) -> str | None:
+    """Why the modules of a model cannot be shrunk; None if they can."""
+    for module in model.modules():
+        if isinstance(module, nn.parallel.DistributedDataParallel):
+            return (
+                "the model is in DistributedDataParallel, which keeps buffers of the old sizes. Train without "
+                "shrinking, or on one process"
+            )
+        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
+            return "the model is compiled, for the old sizes. Train without torch.compile, or without shrinking"
     return None
 
 

@@ -21,6 +21,7 @@ from ..runtime.example_call import few_examples
 from ..views import Positions
 from ..views.cut import Indices
 from . import refusals
+from .calls import Call, LoopCalls, problem_of
 from .network_cut import NetworkCut, same_indices
 from .state import Shrink, ShrunkState, describe_example, example_of_zeros, first_size, read_shrunk_state
 from .trial import try_cut
@@ -63,6 +64,7 @@ class Shrinker:
         self._looked: tuple[int, bool] = (-1, False)  # after how many prunings, and whether a shrink is worth while
         self._impossible = False  # a shrink that seemed worth while has failed
         self._handles: list[Any] = []
+        self._calls, self._asked = LoopCalls(), False  # what the loop calls, noted from the first question on
         self._expansions = 0  # how many `expanded()` are open
         self._resting: Mapping[str, Indices] = {}  # what is left of the network after the last of them
 
@@ -70,7 +72,7 @@ class Shrinker:
         """The copy has no hooks yet, and no `expanded()` is open: a copy that is made inside one stays whole."""
         new = Shrinker.__new__(Shrinker)
         memo[id(self)] = new
-        own = {"_handles": [], "_expansions": 0, "_resting": {}}
+        own: dict[str, Any] = {"_handles": [], "_calls": LoopCalls(), "_expansions": 0, "_resting": {}}
         vars(new).update(
             {name: own[name] if name in own else deepcopy(each, memo) for name, each in vars(self).items()}
         )
@@ -92,6 +94,7 @@ class Shrinker:
     def remove(self) -> None:
         """Make the network whole, and leave no hook."""
         self.expand()
+        self._calls.stop()
         for handle in self._handles:
             handle.remove()
 
@@ -114,7 +117,7 @@ class Shrinker:
     @property
     def worth_while(self) -> bool:
         """Whether a shrink would save more time than it takes. It depends on the masks and the plan alone."""
-        pruner = self._pruner
+        pruner, self._asked = self._pruner, True
         if self._looked[0] != len(pruner.events) and pruner.step and pruner.permanent:
             self._looked = len(pruner.events), self._pays()
         return self._looked[1]
@@ -158,7 +161,10 @@ class Shrinker:
 
     def _shrink(self, example: tuple[Tensor, ...]) -> None:
         pruner, few = self._pruner, few_examples(example)
-        _refuse(refusals.of_method(pruner) or refusals.of_training(pruner))
+        self._calls.stop()
+        self._asked = True
+        problems = (problem_of(call, few) for call in self._calls.seen)
+        _refuse(refusals.of_method(pruner) or refusals.of_training(pruner) or next(filter(None, problems), None))
         with self.expanded():
             channels, remainder = self._trace(few)
             is_new = not same_indices(self._resting, remainder.tensors)
@@ -204,6 +210,17 @@ class Shrinker:
                 "Pass a copy with tensors of its own, such as copy.deepcopy(model)"
             )
         self._followers.append(copy)
+
+    def before_step(self) -> None:
+        """Called before each update: the calls of the step are over."""
+        self._calls.stop()
+
+    def after_step(self) -> None:
+        """Called after each update. The calls of a step are noted if a pruning follows it, which may be worth a shrink."""
+        pruner = self._pruner
+        due = pruner.due
+        if self._asked and due is not None and due.step == pruner.step + 1 and not refusals.of_modules(pruner.model):
+            self._calls.watch(pruner.model)
 
     def after_event(self) -> None:
         """Called after each event."""
@@ -307,6 +324,14 @@ class Shrinker:
                 cut.commit()
             self._cuts = cuts
             self._forget_shapes()
+            self._calls.watch(pruner.model, self._refuse_call)
+
+    def _refuse_call(self, call: Call) -> None:
+        """Stop a training that calls a shrunk network in another way than it was tried, in the first step after that."""
+        if self._cuts and self._example is not None and (problem := problem_of(call, self._example)):
+            raise RuntimeError(
+                f"the network was shrunk, but {problem}. Call pruner.expand(), and train without shrinking; nothing is lost"
+            )
 
     def _make_whole(self) -> None:
         cuts, self._cuts = self._cuts, []
