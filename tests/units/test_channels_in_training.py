@@ -280,3 +280,69 @@ def test_a_network_that_is_shrunk_while_channels_are_pruned_trains_the_same(meth
     assert all(torch.equal(masks[name], shrunk_masks[name]) for name in masks)
     for one, other in zip(weights, shrunk_weights, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8)
+
+
+class Grouped(nn.Module):
+    """A convolution with groups, of which one may be left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.middle = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1, groups=4)
+        self.last, self.head = nn.Conv2d(8, 6, 1), nn.Linear(6, 4)
+        with torch.no_grad():
+            self.middle.weight[2:] *= 0.02  # the groups but the first are pruned early
+            self.first.weight[2:] *= 0.02
+            self.last.weight[:, 2:] *= 0.02
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.last(self.middle(self.first(x).relu()).relu()).relu().mean((2, 3)))  # type: ignore[no-any-return]
+
+
+GROUPED: dict[str, Any] = {"sparsity": 0.75, "steps": 30, "granularity": "channel", "compile": False}
+
+
+def train_grouped(parts: Any, first: int, last: int, *, shrinks: bool) -> list[dict[str, Tensor]]:
+    """Train, with shrinks at every second step; return the masks of every step."""
+    model, optimizer, pruner = parts
+    masks = []
+    for number in range(first, last):
+        x = torch.randn(4, 3, 6, 6, generator=torch.Generator().manual_seed(number), dtype=torch.float64)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), torch.arange(4)).backward()
+        optimizer.step()
+        if shrinks and number % 2 and number > 3:
+            pruner.shrink(x)
+        with pruner.expanded():
+            masks.append({name: mask.clone() for name, mask in pruner.masks.items()})
+    return masks
+
+
+def grouped(scope: Any) -> Any:
+    model = Grouped().double()
+    optimizer = sgd(model, lr=0.02)
+    return model, optimizer, flipout.GlobalMagnitude(model, optimizer, scope=scope, **GROUPED)
+
+
+@pytest.mark.parametrize("scope", ["global", "layer"])
+def test_channels_are_those_of_the_original_network_when_one_group_is_left(scope: str) -> None:
+    expected = train_grouped(grouped(scope), 0, 30, shrinks=False)
+    parts = model, _, pruner = grouped(scope)
+    groups, saved = set(), None
+    masks: list[dict[str, Tensor]] = []
+    for number in range(30):
+        masks += train_grouped(parts, number, number + 1, shrinks=True)
+        groups.add(model.middle.groups)
+        if saved is None and model.middle.groups == (1 if scope == "global" else 4):
+            with pruner.expanded():
+                saved = number + 1, copy.deepcopy([part.state_dict() for part in parts])
+    assert scope == "layer" or 1 in groups
+    for one, other in zip(expected, masks, strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)
+    assert saved is not None
+    step, states = saved
+    again = grouped(scope)
+    for part, state in zip(again, states, strict=True):
+        part.load_state_dict(state)
+    for one, other in zip(expected[step:], train_grouped(again, step, 30, shrinks=True), strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)
