@@ -408,7 +408,7 @@ class Pruner:
         """
         with self.expanded():
             check_state(self, state)
-            self.shrinker.check(state["shrunk"])
+            self.shrinker.check(state["shrunk"], state["masks"])
         self.expand()
         before, self._progress.step = self.step, state["step"]
         try:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from ..modules import unwrapped
 from ..runtime.example_call import InputHook, UnsuitableCallError, positional_tensors
@@ -54,7 +55,7 @@ class LoopCalls:
         self._noted, self._act = [], act
         hook = CallHook(self)
         handles = [module.register_forward_pre_hook(hook, with_kwargs=True) for module in network.modules()]
-        self._stop = weakref.finalize(self, lambda: [handle.remove() for handle in handles])
+        self._stop = weakref.finalize(self, lambda: _remove(handles))
 
     def stop(self) -> None:
         """Leave no hook in the network."""
@@ -116,6 +117,11 @@ def problem_of(call: Call, example: tuple[Tensor, ...]) -> str | None:
             f"example has {len(given)} of {given}"
         )
     return None
+
+
+def _remove(handles: Sequence[RemovableHandle]) -> None:
+    for handle in handles:
+        handle.remove()
 
 
 def _in_backward() -> bool:

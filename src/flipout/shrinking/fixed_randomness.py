@@ -18,7 +18,7 @@ SAMPLES = {
 """Operations that fill a tensor with random numbers. All of them become 1/2, whatever the shape of the tensor."""
 
 
-class _FixedResults(TorchDispatchMode):
+class _FixedResults(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Dropout keeps everything, a coin shows its probability, and a sample is 1/2."""
 
     def __torch_dispatch__(
@@ -45,7 +45,7 @@ def fixed_randomness(seed: int, inputs: Sequence[Tensor]) -> Iterator[None]:
         torch.manual_seed(seed)
         random.seed(0)
         try:
-            with _FixedResults():
+            with _FixedResults():  # type: ignore[no-untyped-call]
                 yield
         finally:
             random.setstate(before)

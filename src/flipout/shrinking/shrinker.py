@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
@@ -64,6 +64,7 @@ class Shrinker:
         self._looked: tuple[int, bool] = (-1, False)  # after how many prunings, and whether a shrink is worth while
         self._impossible = False  # a shrink that seemed worth while has failed
         self._handles: list[Any] = []
+        self._traced: tuple[str, RemovableChannels | None] = "", None  # of the state that is loaded
         self._calls, self._asked = LoopCalls(), False  # what the loop calls, noted from the first question on
         self._expansions = 0  # how many `expanded()` are open
         self._resting: Mapping[str, Indices] = {}  # what is left of the network after the last of them
@@ -242,25 +243,41 @@ class Shrinker:
         state = ShrunkState(self._resting, tuple(self.shrinks), describe_example(self._example), self._batch)
         return state.as_text()
 
-    def check(self, text: str) -> None:
-        """Refuse what a state says about the shrunk network if it does not fit this one."""
-        tensors = named_tensors(self._pruner.model)
-        for name, each in read_shrunk_state(text).indices.items():
+    def check(self, text: str, masks: Mapping[str, Tensor]) -> None:
+        """Refuse what a state says about the shrunk network if it does not fit this one, which is whole, or the masks
+        of the state."""
+        state, pruner = read_shrunk_state(text), self._pruner
+        tensors = named_tensors(pruner.model)
+        for name, each in state.indices.items():
             if name not in tensors or len(each) != tensors[name].ndim:
                 raise ValueError(f"`shrunk` of the state does not fit the model: it has no such tensor {name}")
             for size, index in zip(tensors[name].shape, each, strict=True):
-                if index is not None and not (len(index) and int(index.min()) >= 0 and int(index.max()) < size):
+                if index is not None and int(index[-1]) >= size:
                     raise ValueError(f"`shrunk` of the state does not fit the model: {name} has other channels there")
+        if state.indices and not state.example:
+            raise ValueError("`shrunk` of the state has removed channels, but no example of the inputs")
+        self._traced = text, None
+        if state.example and pruner.attached and not refusals.of_training(pruner):
+            example = example_of_zeros(state.example, pruner.weights[0].mask.device)
+            try:
+                channels = RemovableChannels(unwrapped(pruner.model), example)
+            except UnsupportedNetworkError:  # the example has zeros in place of data, such as token numbers
+                return
+            taken = {weight.name: weight.take(masks[weight.name]) for weight in pruner.weights}
+            _refuse_live_channels(channels, state.indices, taken)
+            self._traced = text, channels
 
     def load(self, text: str) -> None:
         """Shrink the network as it was when a state was saved. The weights and the optimizer's state are loaded."""
         state, pruner = read_shrunk_state(text), self._pruner
+        (checked, channels), self._traced = self._traced, ("", None)
+        assert checked == text
         self.shrinks[:], self._looked, self._batch = state.shrinks, (-1, False), state.batch
-        self._example, self._channels = example_of_zeros(state.example, pruner.weights[0].mask.device), None
-        self._impossible = False
+        self._example = example_of_zeros(state.example, pruner.weights[0].mask.device) if state.example else None
+        self._channels, self._impossible = channels, False
         if not pruner.attached:
             return
-        if state.indices and (problem := refusals.of_training(pruner) or refusals.of_tensors(pruner, state.indices)):
+        if problem := self._obstacle(state.indices):
             self._impossible = True
             self._cut_to({})
             warnings.warn(
@@ -270,14 +287,23 @@ class Shrinker:
                 stacklevel=4,
             )
             return
-        if self._example is not None:
-            try:
-                self._channels = RemovableChannels(unwrapped(pruner.model), self._example)
-                pruner.units.show(self._example)
-                pruner.units.ready(pruner.model)
-            except UnsupportedNetworkError:  # the example has zeros in place of data, such as token numbers
-                self._impossible = True  # it stays as small as it was
+        self._impossible = bool(state.indices) and channels is None  # it stays as small as it was
         self._cut_to(state.indices)
+
+    def _obstacle(self, indices: Mapping[str, Indices]) -> str | None:
+        """Why the network of a state cannot be shrunk here; None if it can. The units are those of the whole network."""
+        pruner = self._pruner
+        if not indices:
+            return None
+        if problem := refusals.of_training(pruner) or refusals.of_tensors(pruner, indices):
+            return problem
+        assert self._example is not None
+        try:
+            pruner.units.show(self._example)
+            pruner.units.ready(pruner.model)
+        except ValueError as error:  # the channels of the whole network have to be known before it is cut
+            return str(error)
+        return None
 
     # Inside.
 
@@ -371,6 +397,33 @@ def estimate(masks: Mapping[str, Tensor]) -> tuple[float, float]:
             total += mask.numel()
             saved += mask.numel() * float((~mask.transpose(0, 1).flatten(1).any(1)).float().mean())
     return saved, total
+
+
+def _refuse_live_channels(
+    channels: RemovableChannels, indices: Mapping[str, Indices], masks: Mapping[str, Tensor]
+) -> None:
+    """Refuse indices of a state that do not belong together, or that remove channels which its masks need."""
+
+    def remainder(of: Callable[[str, torch.Size], tuple[Tensor, Indices]]) -> Mapping[str, Indices]:
+        found = {name: channels.connections_of(name, *of(name, shape)) for name, shape in channels.weights.items()}
+        return channels.remainder({name: matrix for name, matrix in found.items() if matrix is not None}).tensors
+
+    def block(name: str, shape: torch.Size) -> tuple[Tensor, Indices]:
+        where = Positions(shape, indices.get(name, (None,) * len(shape)))
+        return torch.ones(where.held, dtype=torch.bool), where.indices
+
+    def kept(name: str, shape: torch.Size) -> tuple[Tensor, Indices]:
+        return masks.get(name, torch.ones(shape, dtype=torch.bool)), (None,) * len(shape)
+
+    if not same_indices(remainder(block), indices):
+        raise ValueError(
+            "`shrunk` of the state does not fit the model: what is left of its tensors does not fit together"
+        )
+    needed = remainder(kept)
+    for name, each in indices.items():
+        for left, least in zip(each, needed.get(name, (None,) * len(each)), strict=True):
+            if left is not None and (least is None or not bool(torch.isin(least, left).all())):
+                raise ValueError(f"`shrunk` of the state removes channels of {name} that its masks need")
 
 
 def _refuse(problem: str | None) -> None:

@@ -47,7 +47,7 @@ def _try_in_training_mode(model: nn.Module, indices: Mapping[str, Indices], exam
     tolerance = coarsest_epsilon(expected) ** 0.4
     if describe_difference(expected, _outputs(whole, inputs, seed=1), tolerance, global_share=1e-3):
         raise UnsupportedNetworkError(
-            "the outputs of the network in training mode are random in a way that cannot be repeated with fewer channels"
+            "its outputs in training mode are random, in a way that cannot be repeated with fewer channels"
         )
     if difference := describe_difference(expected, found, tolerance, global_share=1e-3):
         raise UnsupportedNetworkError(f"the smaller network has different outputs in training mode ({difference})")
