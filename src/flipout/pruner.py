@@ -588,7 +588,8 @@ class Pruner:
 
         Args:
             example_input: the inputs that the model is called with; a batch of training data is fine. Their values do
-                not matter.
+                not matter. The network is tried with them alone, so it is not shrunk if the training calls it with
+                anything else, or calls one of its modules by itself.
         """
         self.shrinker.shrink(example_input)
         return self.model

@@ -68,7 +68,7 @@ def test_an_unknown_optimizer_is_tried(direction: Callable[[Tensor, Tensor], Ten
         steps(parts, 0, STEPS)
         assert parts[2].worth_shrinking == is_elementwise
     if direction in (trust_ratio, centralized):
-        with pytest.raises(ValueError, match="^the network cannot be shrunk: Own"):
+        with pytest.raises(ValueError, match="Own"):
             parts[2].shrink(EXAMPLE)
 
 
@@ -111,7 +111,7 @@ def test_state_in_lists_and_dictionaries_is_refused() -> None:
 
 
 def test_code_that_walks_the_groups_finds_gradients() -> None:
-    """Weights that are set aside are in the groups of the optimizer, and have gradients and names as all others have."""
+    """Weights that are set aside are in the groups of the optimizer, with gradients and names as all others."""
     named: Callable[[nn.Module], torch.optim.Optimizer] = lambda model: torch.optim.SGD(  # noqa: E731
         model.named_parameters(), 0.1, momentum=0.9
     )
@@ -145,7 +145,7 @@ class Clocked(Own):
         self.held = [parameter for group in self.param_groups for parameter in group["params"]]
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         self.clock["steps"] += 1
         torch.rand(1)
         self.held[0].mul_(0.99)
@@ -172,7 +172,7 @@ def test_a_kind_of_group_is_tried_once() -> None:
     tried = []
 
     class Tried(Own):
-        def step(self, closure: Any = None) -> None:
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
             tried.append(self.param_groups[0]["lr"])
             super().step(closure)
 
@@ -199,9 +199,8 @@ class Layerwise(torch.optim.Optimizer):
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     direction = parameter.grad + group["weight_decay"] * parameter
-                    parameter.sub_(
-                        group["lr"] * (trust_ratio(direction, parameter) if group["weight_decay"] else direction)
-                    )
+                    scaled = trust_ratio(direction, parameter) if group["weight_decay"] else direction
+                    parameter.sub_(group["lr"] * scaled)
 
 
 def test_every_group_counts() -> None:
@@ -226,12 +225,12 @@ def centralize(optimizer: torch.optim.Optimizer, *_: Any) -> None:
 @pytest.mark.parametrize("where", ["before", "after", "gradient", "accumulated"])
 def test_hooks_that_may_look_at_whole_tensors_are_refused(where: str) -> None:
     parts = model, optimizer, pruner = pruned()
-    weight: nn.Parameter = model[2].weight  # type: ignore[index, assignment]
+    weight: nn.Parameter = model[2].weight  # type: ignore[index]
     handle = {
         "before": lambda: optimizer.register_step_pre_hook(centralize),
         "after": lambda: optimizer.register_step_post_hook(centralize),
-        "gradient": lambda: weight.register_hook(lambda grad: centralized(grad, weight)),  # type: ignore[no-untyped-call]
-        "accumulated": lambda: weight.register_post_accumulate_grad_hook(lambda each: centralize(optimizer)),  # type: ignore[no-untyped-call]
+        "gradient": lambda: weight.register_hook(lambda grad: centralized(grad, weight)),
+        "accumulated": lambda: weight.register_post_accumulate_grad_hook(lambda each: centralize(optimizer)),
     }[where]()
     steps(parts, 0, STEPS)
     assert not pruner.worth_shrinking

@@ -82,7 +82,7 @@ def test_a_damaged_state_changes_nothing(damage: str) -> None:
     shrunk = json.loads(states[2]["shrunk"])
     DAMAGES[damage](shrunk)
     assert json.dumps(shrunk) != states[2]["shrunk"]
-    others = model, optimizer, other = pruned()
+    others = model, _, other = pruned()
     steps(others, 0, 3)
     before = copy.deepcopy([part.state_dict() for part in others])
     with pytest.raises(ValueError, match="`shrunk` of the state"):

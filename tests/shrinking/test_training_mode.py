@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import flipout
-from flipout.weights import Weight
 from flipout.schedules import Pruning
+from flipout.weights import Weight
 
 from .perceptrons import EXAMPLE, STEPS, numbers, pruned, shapes, steps
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import flipout
-from flipout.units.patterns import highest_of_groups
 from flipout.schedules import Geometric
+from flipout.units.patterns import highest_of_groups
 from tests.helpers import sgd
 
 BLOCKS = ["kernel", (4, 1), (2, 3), (5, 5)]
@@ -245,13 +245,13 @@ def test_what_units_cannot_do_is_refused_with_the_fix() -> None:
         make(model, sgd(model), sparsity=2 / 3, steps=20, granularity="1:3")
     with pytest.raises(ValueError, match=r"sparsity=0\.5"):
         make(model, sgd(model), sparsity=0.9, steps=20, granularity="2:4")
-    with pytest.raises(ValueError, match="RigL .*granularity='kernel'"):
+    with pytest.raises(ValueError, match=r"RigL .*granularity='kernel'"):
         flipout.RigL(model, sgd(model), sparsity=0.5, steps=100, granularity="kernel")
-    with pytest.raises(ValueError, match="DeepR .*granularity='2:4'"):
+    with pytest.raises(ValueError, match=r"DeepR .*granularity='2:4'"):
         flipout.DeepR(model, sgd(model), sparsity=0.5, steps=100, granularity="2:4")
-    with pytest.raises(ValueError, match="granularity='2:4'.*dead_first"):
+    with pytest.raises(ValueError, match=r"granularity='2:4'.*dead_first"):
         make(model, sgd(model), sparsity=0.5, steps=20, granularity="2:4", dead_first=True)
-    with pytest.raises(ValueError, match="granularity='channel'.*dead_first"):
+    with pytest.raises(ValueError, match=r"granularity='channel'.*dead_first"):
         make(model, sgd(model), sparsity=0.5, steps=20, granularity="channel", dead_first=True)
     with pytest.raises(ValueError, match="lower the floor"):
         make(model, sgd(model), sparsity=0.5, steps=20, granularity="2:4", floor=0.9, include="0.weight")

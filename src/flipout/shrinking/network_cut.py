@@ -156,11 +156,10 @@ class NetworkCut:
         tensors = named_tensors(self._model)
         for name, cut in list(self._cuts.items()):
             weight = self._weights.get(name)
-            if weight is not None and cut.aside is not None:
-                if not bool(cut.set_aside(weight.mask).all()):
-                    self._restore(name, tensors[name])
-                    self._prepare(name, tensors[name], cut.indices)
-                    self.commit()
+            if weight is not None and cut.aside is not None and not bool(cut.set_aside(weight.mask).all()):
+                self._restore(name, tensors[name])
+                self._prepare(name, tensors[name], cut.indices)
+                self.commit()
 
     @torch.no_grad()
     def undo(self, masks: Mapping[str, Tensor] | None = None) -> None:

@@ -140,28 +140,22 @@ def _hook_owners(optimizer: torch.optim.Optimizer) -> Iterable[StepHooks]:
 def _foreign_step_hook(optimizer: torch.optim.Optimizer) -> Hook | None:
     """A hook around the steps of an optimizer that is not ours. (Learning-rate schedulers and gradient scalers, also
     those of Lightning and Accelerate, register none; torch's profiler has one for all optimizers.)"""
-    own = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
-    return next(
-        (
-            hook
-            for hooks in (*own, _global_optimizer_pre_hooks, _global_optimizer_post_hooks)
-            for hook in hooks.values()
-            if not _is_known(hook)
-        ),
-        None,
-    )
+    own = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
+    return _foreign(*own, _global_optimizer_pre_hooks, _global_optimizer_post_hooks)
 
 
 def _foreign_gradient_hook(tensor: Tensor) -> Hook | None:
     """A hook on the gradient of a tensor that is not ours."""
-    attributes: tuple[Any, Any] = tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None)
-    return next((hook for hooks in attributes for hook in (hooks or {}).values() if not _is_known(hook)), None)
+    return _foreign(tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None))
 
 
-def _is_known(hook: Hook) -> bool:
-    """Whether a hook belongs to this package, or to the profiler of torch."""
-    module = getattr(hook, "__module__", None) or ""
-    return module.startswith(f"{__package__.partition('.')[0]}.") or module == "torch.profiler"
+def _foreign(*registered: Mapping[int, Hook] | None) -> Hook | None:
+    """The first hook that belongs neither to this package nor to the profiler of torch."""
+    for hook in (hook for hooks in registered for hook in (hooks or {}).values()):
+        module = getattr(hook, "__module__", None) or ""
+        if module.partition(".")[0] != __package__.partition(".")[0] and module != "torch.profiler":
+            return hook
+    return None
 
 
 def _name(hook: Hook) -> str:

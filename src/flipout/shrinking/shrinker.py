@@ -217,7 +217,7 @@ class Shrinker:
         self._calls.stop()
 
     def after_step(self) -> None:
-        """Called after each update. The calls of a step are noted if a pruning follows it, which may be worth a shrink."""
+        """Called after each update: note the calls of the next step if a pruning follows it."""
         pruner = self._pruner
         due = pruner.due
         if self._asked and due is not None and due.step == pruner.step + 1 and not refusals.of_modules(pruner.model):
@@ -291,7 +291,7 @@ class Shrinker:
         self._cut_to(state.indices)
 
     def _obstacle(self, indices: Mapping[str, Indices]) -> str | None:
-        """Why the network of a state cannot be shrunk here; None if it can. The units are those of the whole network."""
+        """Why the network of a state cannot be shrunk here; None if it can."""
         pruner = self._pruner
         if not indices:
             return None
@@ -353,10 +353,10 @@ class Shrinker:
             self._calls.watch(pruner.model, self._refuse_call)
 
     def _refuse_call(self, call: Call) -> None:
-        """Stop a training that calls a shrunk network in another way than it was tried, in the first step after that."""
+        """Stop a training that calls a shrunk network in another way than was tried."""
         if self._cuts and self._example is not None and (problem := problem_of(call, self._example)):
             raise RuntimeError(
-                f"the network was shrunk, but {problem}. Call pruner.expand(), and train without shrinking; nothing is lost"
+                f"the network was shrunk, but {problem}. Call pruner.expand(), and train without shrinking"
             )
 
     def _make_whole(self) -> None:
