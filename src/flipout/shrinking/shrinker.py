@@ -21,7 +21,7 @@ from ..runtime.example_call import few_examples
 from ..views import Positions
 from ..views.cut import Indices
 from . import refusals
-from .calls import Call, LoopCalls, problem_of
+from .loop_calls import LoopCall, LoopCalls, problem_of
 from .network_cut import NetworkCut, same_indices
 from .state import Shrink, ShrunkState, describe_example, example_of_zeros, first_size, read_shrunk_state
 from .trial import try_cut
@@ -352,7 +352,7 @@ class Shrinker:
             self._forget_shapes()
             self._calls.watch(pruner.model, self._refuse_call)
 
-    def _refuse_call(self, call: Call) -> None:
+    def _refuse_call(self, call: LoopCall) -> None:
         """Stop a training that calls a shrunk network in another way than was tried."""
         if self._cuts and self._example is not None and (problem := problem_of(call, self._example)):
             raise RuntimeError(

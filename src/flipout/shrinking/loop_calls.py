@@ -16,7 +16,7 @@ from ..modules import unwrapped
 from ..runtime.example_call import InputHook, UnsuitableCallError, positional_tensors
 
 
-class Call(NamedTuple):
+class LoopCall(NamedTuple):
     """A call from outside the network, with gradients.
 
     Args:
@@ -38,14 +38,14 @@ class LoopCalls:
     """
 
     def __init__(self) -> None:
-        self.seen: list[Call] = []
+        self.seen: list[LoopCall] = []
         """The calls of the last step that was watched."""
-        self._noted: list[Call] = []
+        self._noted: list[LoopCall] = []
         self._stop = weakref.finalize(self, lambda: None)
         self._names: dict[int, str] = {}
-        self._act: Callable[[Call], None] = lambda call: None
+        self._act: Callable[[LoopCall], None] = lambda call: None
 
-    def watch(self, model: nn.Module, act: Callable[[Call], None] = lambda call: None) -> None:
+    def watch(self, model: nn.Module, act: Callable[[LoopCall], None] = lambda call: None) -> None:
         """Note the calls until `stop`, and let `act` see each before it is carried out."""
         self.stop()
         network = unwrapped(model)
@@ -96,16 +96,16 @@ class CallHook(InputHook):
             calls.note(model, args, kwargs, sys._getframe(1))
 
 
-def _as_call(name: str, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+def _as_call(name: str, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> LoopCall:
     if name:
-        return Call(name)
+        return LoopCall(name)
     try:
-        return Call(name, tuple(each.ndim for each in positional_tensors(module, args, kwargs)))
+        return LoopCall(name, tuple(each.ndim for each in positional_tensors(module, args, kwargs)))
     except (UnsuitableCallError, TypeError) as error:
-        return Call(name, problem=str(error))
+        return LoopCall(name, problem=str(error))
 
 
-def problem_of(call: Call, example: tuple[Tensor, ...]) -> str | None:
+def problem_of(call: LoopCall, example: tuple[Tensor, ...]) -> str | None:
     """Why a network cannot be shrunk that is called in this way, and was tried with an example; None if it can."""
     if call.module:
         return f"the training calls {call.module} by itself, and may read channels of it that the network does not read"
