@@ -27,7 +27,18 @@ import flipout
 from flipout.integrations.pruner_building import PrunerRecipe
 from flipout.integrations.pruning_session import PruningSession
 from flipout.views import shard
-from tests.views.sharded_training import LAYOUTS, compare, fsdp, gathered, hsdp, network, optimizer_of, prune, train
+from tests.views.sharded_training import (
+    LAYOUTS,
+    SUMMING,
+    compare,
+    fsdp,
+    gathered,
+    hsdp,
+    network,
+    optimizer_of,
+    prune,
+    train,
+)
 
 
 def refused(message: str, act: Callable[[], Any]) -> None:
@@ -44,8 +55,7 @@ def like_one_device(layout: str, method: str, **options: Any) -> None:
     pruner = prune(LAYOUTS[layout](0), method, **steps)
     train(pruner)
     spread = layout in ("tensor-parallel", "both")
-    # Norms and the limits of hidden gradients are sums, which have other last bits in a group of small weights.
-    summing = method in ("hoyer-square", "flipout", "flipout-paper") or options.keys() & {"noise", "second_chances"}
+    summing = method in SUMMING or options.keys() & {"noise", "second_chances"}
     exact = not spread and not summing
     compare(pruner, expected, bits=exact)
     pruner.remove()

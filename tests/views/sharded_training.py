@@ -18,6 +18,9 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 import flipout
 
 STEPS = 40
+SUMMING = ("hoyer-square", "flipout", "flipout-paper")
+"""Methods with sums over elements: norms, and limits of hidden gradients. Their last bits differ between a shard and a
+group of small weights, so weights are compared to rounding. Masks are equal."""
 
 
 def network(seed: int = 0) -> nn.Sequential:
