@@ -203,6 +203,7 @@ class Pruner:
 
     def _before_step(self, scale: Tensor | float) -> None:
         """The gradients are complete; `scale` is the factor that a gradient scaler has multiplied them with."""
+        self.shrinker.before_step()
         self.units.ready(self.model)
         for guard in self.guards:
             guard.before_step(self)
@@ -220,11 +221,11 @@ class Pruner:
         self.form.settle(self.work, self.step)
         self.statistics.settled(self.step)
         self.work.gradients.done()
-        self.shrinker.after_step()
         for guard in self.guards:
             guard.after_step(self)
         self.stepped()
         self._prune_due()
+        self.shrinker.after_step()
 
     def _abandon_step(self) -> None:
         """A step has failed, or is about to compute its gradients again."""
@@ -391,7 +392,7 @@ class Pruner:
         """
         with self.expanded():
             check_state(self, state)
-            self.shrinker.check(state["shrunk"])
+            self.shrinker.check(state["shrunk"], state["masks"])
         self.expand()
         before, self._progress.step = self.step, state["step"]
         try:

@@ -17,6 +17,7 @@ from torch import Tensor
 from .events import Event
 from .host import Host
 from .plain_data import describe, difference
+from .problems import Need
 from .statistics import Statistic
 from .version import __version__
 from .views import on_any_rank
@@ -35,6 +36,9 @@ KINDS: dict[str, tuple[type, str]] = {
     "shrunk": (str, "a string"),
 }
 """What a state consists of."""
+
+OWN_COUNTS = frozenset[Need]({"whole network", "own prune", "own events"})
+"""Methods with these needs may change masks without an event, or record events in their own way."""
 
 
 def save_state(pruner: Host, compiled: bool, shrunk: str) -> dict[str, Any]:
@@ -92,19 +96,31 @@ def check_state(pruner: Host, state: Mapping[str, Any]) -> None:
         raise ValueError(f"the state has {len(events)} pruning events, but {len(pruner.plan())} are planned")
     for key, here in tensors_of(pruner).items():
         _check_tensors(key, state[key], here)
-    _check_shards(pruner, state["masks"], events)
+    _check_masks(pruner, state["masks"], events)
+
+
+def _check_masks(pruner: Host, masks: Mapping[str, Tensor], events: Sequence[Event]) -> None:
+    """Refuse masks that keep other numbers of weights than the last event has left."""
+    weights, views = pruner.weights, [weight.view for weight in pruner.weights]
+    if any(view.key is not None for view in views):
+        _check_shards(pruner, masks, events)
+    elif events and not OWN_COUNTS & pruner.needs().keys():
+        kept = count_marks([weight.take(masks[weight.name]) for weight in weights], weights)
+        for weight, number in zip(weights, kept, strict=True):
+            if number != (recorded := events[-1].kept.get(weight.name)):
+                raise ValueError(
+                    f"the mask of {weight.name} in the state keeps {number} weights, but `events` says {recorded}"
+                )
 
 
 def _check_shards(pruner: Host, masks: Mapping[str, Tensor], events: Sequence[Event]) -> None:
     """Refuse the shards of another rank, on every rank: the masks of all ranks must add up to what was kept."""
     weights, views = pruner.weights, [weight.view for weight in pruner.weights]
-    if all(view.key is None for view in views):
-        return
     shards = [weight.take(masks[weight.name]) for weight in weights]
     fitting = all(shard.shape == weight.mask.shape for shard, weight in zip(shards, weights, strict=True))
     if not on_any_rank(not fitting, views):
         kept = count_marks(shards, weights)
-        if not events or kept == [events[-1].kept[weight.name] for weight in weights]:
+        if not events or kept == [events[-1].kept.get(weight.name) for weight in weights]:
             return
     raise ValueError(
         "the masks of the state do not belong to the shards of the weights that the ranks hold here. Was it saved by "

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from flipout.shrinking import decision
+from flipout.shrinking import shrinker
 
 
 @pytest.fixture
 def _free_shrinks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decision, "FIXED_COST", 0)
-    monkeypatch.setattr(decision, "COST_PER_WEIGHT", 0)
+    monkeypatch.setattr(shrinker, "FIXED_COST", 0)
+    monkeypatch.setattr(shrinker, "COST_PER_WEIGHT", 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from flipout.shrinking.decision import COST_PER_WEIGHT, FIXED_COST, LEAST_SAVED, estimate, is_repaid
+from flipout.shrinking.shrinker import COST_PER_WEIGHT, FIXED_COST, LEAST_SAVED, estimate, is_repaid
 
 
 def test_a_shrink_must_save_a_share_of_each_step_and_its_own_cost() -> None:

@@ -116,9 +116,9 @@ def test_the_optimizer_is_saved_and_loaded_inside_only() -> None:
     saved = states(parts)
     copied = copy.deepcopy(parts)
     for each in (optimizer, copied[1]):
-        with pytest.raises(RuntimeError, match=r"what is saved now would not fit.*with pruner\.expanded"):
+        with pytest.raises(RuntimeError, match=r"Save .*pruner\.expanded"):
             each.state_dict()
-        with pytest.raises(RuntimeError, match=r"Load the model, the optimizer and, last.*with pruner\.expanded"):
+        with pytest.raises(RuntimeError, match=r"Load .*pruner\.expanded"):
             each.load_state_dict(saved[1])
     with pruner.expanded():
         optimizer.load_state_dict(optimizer.state_dict())

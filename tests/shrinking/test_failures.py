@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import flipout
 from flipout.shrinking import network_cut
-from flipout.shrinking.tensor_parts import take as real_take
+from flipout.views.cut import take as real_take
 
 from .perceptrons import EXAMPLE, STEPS, pruned, shapes, steps
 
@@ -74,7 +74,7 @@ def test_a_state_that_cannot_be_shrunk_here_goes_on_whole() -> None:
     test = flipout.AimTest(other_model, other_optimizer)
     other_model.load_state_dict(saved[0])
     other_optimizer.load_state_dict(saved[1])
-    with pytest.warns(flipout.NotShrunkWarning, match=r"AimTest.*goes on with the whole network"):
+    with pytest.warns(flipout.NotShrunkWarning, match="AimTest"):
         other.load_state_dict(saved[2])
     assert not other.shrunk
     assert other.computed == other.prunable

@@ -49,7 +49,7 @@ def test_a_copy_follows_once() -> None:
     pruner.follow(other)
     pruner.follow(other)
     for same in (model, torch.nn.Sequential(*other.children())):
-        with pytest.raises(ValueError, match=r"0\.weight of the copy is the same tensor"):
+        with pytest.raises(ValueError, match=r"^0\.weight of the copy"):
             pruner.follow(same)
     steps(parts, 0, STEPS)
     pruner.shrink(EXAMPLE)
@@ -65,7 +65,7 @@ def test_a_whole_copy_is_not_compared_with_a_shrunk_network() -> None:
     steps(parts, 0, STEPS)
     pruner.shrink(EXAMPLE)
     for act in (pruner.apply_to, pruner.check, pruner.lost_zeros):
-        with pytest.raises(ValueError, match=r"0\.weight has the shape \(32, 8\).*expanded\(\).*pruner\.follow"):
+        with pytest.raises(ValueError, match=r"^0\.weight .*expanded.*pruner\.follow"):
             act(other)
     with pruner.expanded():
         pruner.apply_to(other)
@@ -76,5 +76,5 @@ def test_a_whole_copy_is_not_compared_with_a_shrunk_network() -> None:
 
 def test_the_zeros_of_another_model_are_refused() -> None:
     pruner = pruned()[2]
-    with pytest.raises(ValueError, match=r"0\.weight of this model has another shape"):
+    with pytest.raises(ValueError, match=r"0\.weight"):
         pruner.apply_to(torch.nn.Sequential(torch.nn.Linear(1, 32), *list(pruner.model)[1:]))  # type: ignore[call-overload]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import flipout
 
-from .perceptrons import EXAMPLE, STEPS, layers, momentum, pruned, shapes, steps
+from .perceptrons import EXAMPLE, STEPS, aside, layers, momentum, pruned, shapes, steps
 
 pytestmark = pytest.mark.filterwarnings("ignore::flipout.UnfinishedWarning", "ignore::flipout.DeadLayerWarning")
 
@@ -31,7 +31,7 @@ def test_optimizer_state_that_is_added_after_a_shrink_stays_with_its_weights() -
             steps(parts, number, number + 1)
             if shrinks and number == 11:
                 pruner.shrink(EXAMPLE)
-                assert pruner.parked
+                assert aside(pruner)
         assert pruner.shrunk == shrinks
         pruner.expand()
         ends.append({name: tensor.clone() for name, tensor in model.state_dict().items() if "weight" in name})
@@ -65,7 +65,7 @@ class WithEmptyLayer(nn.Module):
         return self.layers(x) + self.empty(x[:, :0]).sum()  # type: ignore[no-any-return]
 
 
-@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors", "ignore::flipout.warnings.ChannelWarning")
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors", "ignore::flipout.ChannelWarning")
 @pytest.mark.parametrize(("granularity", "sparsity"), [("weight", 0.95), ("channel", 0.6)])
 def test_a_layer_without_weights_does_not_prevent_shrinking(granularity: str, sparsity: float) -> None:
     parts = model, _, pruner = pruned(WithEmptyLayer(), floor=0, granularity=granularity, sparsity=sparsity)

@@ -31,7 +31,7 @@ def gradual(window: tuple[float, float] = (0.1, 0.7)) -> Any:
 pytestmark = pytest.mark.filterwarnings("ignore::flipout.DeadLayerWarning", "ignore::flipout.DivergenceWarning")
 
 METHODS: dict[str, Callable[..., flipout.Pruner]] = {
-    "flipout": lambda *a, **k: flipout.FlipOut(*a, revival=None, schedule=gradual(), **k),
+    "flipout": lambda *a, **k: flipout.FlipOut(*a, second_chances=None, schedule=gradual(), **k),
     "noise": lambda *a, **k: flipout.PaperFlipOut(*a, schedule=gradual(), seed=5, **k),
     "weight noise": lambda *a, **k: flipout.PaperFlipOut(
         *a, schedule=gradual(), noise=flipout.GradientNoise(0.01, "weight", 3), **k
@@ -102,9 +102,9 @@ def assert_equal_training(case: Case) -> None:
     for name in pruner.masks:  # also those of channels that were removed for a time
         torch.testing.assert_close(same[name], weights[name], rtol=1e-7, atol=1e-9)
     for name, values in pruner.statistics.items():
-        for layer, mask in pruner.masks.items():
-            there = shrunk.statistics[name][layer]
-            torch.testing.assert_close(there[mask].double(), values[layer][mask].double(), rtol=1e-5, atol=1e-7)
+        for weight, mask in pruner.masks.items():
+            there = shrunk.statistics[name][weight]
+            torch.testing.assert_close(there[mask].double(), values[weight][mask].double(), rtol=1e-5, atol=1e-7)
     images = batch(50)[0]
     for mode in (True, False):
         torch.testing.assert_close(model.train(mode)(images), whole.train(mode)(images), rtol=1e-7, atol=1e-9)

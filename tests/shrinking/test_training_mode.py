@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import flipout
-from flipout.layers import Layer
 from flipout.schedules import Pruning
+from flipout.weights import Weight
 
 from .perceptrons import EXAMPLE, STEPS, numbers, pruned, shapes, steps
 
@@ -68,9 +68,9 @@ def test_a_network_that_computes_the_same_in_training_mode_is_shrunk(extra: str)
 
 
 class OwnScore(flipout.GlobalMagnitude):
-    def score(self, layer: Layer) -> Tensor:
-        weight = layer.local.detach()
-        return torch.div(weight.abs(), weight[layer.mask].square().mean().sqrt())
+    def score(self, weight: Weight) -> Tensor:
+        values = weight.local.detach()
+        return torch.div(values.abs(), values[weight.mask].square().mean().sqrt())
 
 
 class OwnKeep(flipout.GlobalMagnitude):
@@ -88,7 +88,7 @@ def test_own_events_are_shrunk_when_they_are_over(method: type[flipout.Pruner]) 
     parts = model, _, pruner = pruned(method=method)
     steps(parts, 0, STEPS // 4)
     assert not pruner.worth_shrinking
-    with pytest.raises(ValueError, match=r"the own \w+\(\) of Own\w+ may use weights that are removed. Wait until"):
+    with pytest.raises(ValueError, match=r"Own\w+ .*Wait until pruner\.finished"):
         pruner.shrink(EXAMPLE)
     steps(parts, STEPS // 4, STEPS)
     assert pruner.finished
@@ -115,3 +115,113 @@ def test_clipping_sees_the_same_gradients_in_a_shrunk_network() -> None:
                 pruner.shrink(x)
         assert bool(pruner.shrinks) == shrinks
     assert losses[True] == pytest.approx(losses[False], rel=1e-4)
+
+
+class Regularized(nn.Module):
+    """Adds a term to its output while it is trained, which reads all channels, beside something random."""
+
+    def __init__(self, noise: str, *, reads: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.head, self.noise, self.reads = nn.Linear(8, 32), nn.Linear(32, 4), noise, reads
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x).relu()
+        if not self.training:
+            return self.head(h)  # type: ignore[no-any-return]
+        term = 1e-3 * h.square().mean() if self.reads else torch.zeros(())
+        noisy = {
+            "dropout": lambda: nn.functional.dropout(h, 0.2),
+            "normal": lambda: h + 0.1 * torch.randn_like(h),
+            "channels": lambda: nn.functional.dropout1d(h[:, :, None], 0.2)[:, :, 0],
+            "gumbel": lambda: h + 0 * nn.functional.gumbel_softmax(x)[:, :1],
+        }[self.noise]()
+        return self.head(noisy) + term  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("noise", ["dropout", "normal", "channels", "gumbel"])
+def test_random_parts_do_not_hide_what_a_training_reads(noise: str) -> None:
+    for reads in (True, False):
+        parts = model, _, pruner = pruned(Regularized(noise, reads=reads))
+        steps(parts, 0, STEPS)
+        state = torch.get_rng_state()
+        if reads:
+            with pytest.raises(ValueError, match="in training mode"):
+                pruner.shrink(EXAMPLE)
+        else:
+            pruner.shrink(EXAMPLE)
+        assert torch.equal(torch.get_rng_state(), state)
+        assert pruner.shrunk != reads
+        assert model.training
+
+
+class Split(nn.Module):
+    """Can be asked for its features, and its two halves can be called by themselves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.encoder, self.head = nn.Sequential(nn.Linear(8, 32), nn.ReLU()), nn.Linear(32, 4)
+
+    def forward(self, x: Tensor, features: bool = False) -> Any:
+        h = self.encoder(x)
+        return (self.head(h), h) if features else self.head(h)
+
+
+def outputs_of(model: Any, x: Tensor, how: str) -> tuple[Tensor, Tensor]:
+    """The scores, and a term that reads the features."""
+    if how == "features":
+        scores, h = model(x, features=True)
+        return scores, h.square().mean()
+    term = model.encoder(x).square().mean() if how == "encoder" else torch.zeros(())
+    with torch.no_grad():
+        model.head(model.encoder(x))  # only looks
+    if how == "checkpoint":
+        return torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False), term
+    return model(x), term
+
+
+def loop(how: str, first: int, last: int, parts: Any, *, asks: bool) -> None:
+    model, optimizer, pruner = parts
+    for number in range(first, last):
+        x, labels = numbers(number)
+        optimizer.zero_grad()
+        scores, term = outputs_of(model, x, how)
+        (nn.functional.cross_entropy(scores, labels) + 1e-3 * term).backward()
+        optimizer.step()
+        if asks and pruner.worth_shrinking:
+            pruner.shrink(x)
+
+
+@pytest.mark.parametrize(("how", "subject"), [("features", "features"), ("encoder", "encoder")])
+def test_a_loop_that_reads_more_than_the_example_shows_is_not_shrunk(how: str, subject: str) -> None:
+    parts = model, _, pruner = pruned(Split())
+    with pytest.warns(flipout.NotShrunkWarning, match=subject):
+        loop(how, 0, STEPS, parts, asks=True)
+    assert not pruner.shrinks
+    with pytest.raises(ValueError, match=subject):
+        pruner.shrink(EXAMPLE)
+    assert shapes(model) == shapes(Split())
+
+
+@pytest.mark.parametrize(("how", "subject"), [("features", "features"), ("encoder", "encoder")])
+def test_a_loop_that_reads_more_is_stopped_in_the_first_step_after_a_shrink_without_a_question(
+    how: str, subject: str
+) -> None:
+    parts = model, _, pruner = pruned(Split())
+    loop(how, 0, STEPS // 2, parts, asks=False)
+    pruner.shrink(EXAMPLE)
+    with pytest.raises(RuntimeError, match=rf"{subject}.*pruner\.expand\(\)"):
+        loop(how, STEPS // 2, STEPS, parts, asks=False)
+    pruner.expand()
+    loop(how, STEPS // 2, STEPS, parts, asks=False)
+    assert shapes(model) == shapes(Split())
+
+
+@pytest.mark.parametrize("how", ["model", "checkpoint"])
+def test_a_loop_that_calls_the_model_is_shrunk_and_the_model_has_no_hooks_after_it(how: str) -> None:
+    parts = model, _, pruner = pruned(Split())
+    loop(how, 0, STEPS, parts, asks=True)
+    assert pruner.shrinks
+    pruner.remove()
+    assert not any(module._forward_pre_hooks for module in model.modules())

@@ -112,6 +112,12 @@ class RemovableChannels:
         tensors = {n: where for n, where in self._tensors(kept) if n in self._shapes and where != (None,) * len(where)}
         return Remainder(tensors, self._multiply_adds(kept))
 
+    @property
+    def weights(self) -> dict[str, torch.Size]:
+        """The weights of the layers that are analysed, and their shapes."""
+        names = [f"{name}weight" for name in self._layers]
+        return {name: self._shapes[name] for name in names if name in self._shapes}
+
     def connections_of(self, name: str, mask: Tensor, where: Indices) -> Tensor | None:
         """Which inputs of its group each output of a layer reads: (outputs, inputs). None if it is not analysed.
 

@@ -149,16 +149,17 @@ class NetworkCut:
 
     @torch.no_grad()
     def drop_pruned(self) -> None:
-        """Set the weights of a tensor aside anew if most of those that were set aside have been pruned since."""
+        """Set the weights of a tensor aside anew if some of those that were set aside have been pruned since.
+
+        So what is set aside depends on the masks alone, and not on when the network was expanded to be saved.
+        """
         tensors = named_tensors(self._model)
         for name, cut in list(self._cuts.items()):
             weight = self._weights.get(name)
-            if weight is not None and cut.aside is not None:
-                kept = cut.set_aside(weight.mask)
-                if int(kept.sum()) * 2 < len(kept):
-                    self._restore(name, tensors[name])
-                    self._prepare(name, tensors[name], cut.indices)
-                    self.commit()
+            if weight is not None and cut.aside is not None and not bool(cut.set_aside(weight.mask).all()):
+                self._restore(name, tensors[name])
+                self._prepare(name, tensors[name], cut.indices)
+                self.commit()
 
     @torch.no_grad()
     def undo(self, masks: Mapping[str, Tensor] | None = None) -> None:

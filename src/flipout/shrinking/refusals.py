@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from ..host import Host
 from ..modules import named_tensors
@@ -23,6 +25,10 @@ ELEMENTWISE = tuple(
     for name in ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD")
 )
 ROWS, COLUMNS, STEPS = 6, 5, 3
+NOT_A_KIND = ("params", "param_names", "lr", "initial_lr")
+"""What does not tell one kind of parameter group from another. Schedulers change the learning rate."""
+
+Hook = Callable[..., Any]
 
 
 def of_method(pruner: Host) -> str | None:
@@ -46,16 +52,15 @@ def of_training(pruner: Host) -> str | None:
         return (
             "the pruner was removed from its optimizer. Attach a new one, such as flipout.KeepZeros, and shrink with it"
         )
-    for module in pruner.model.modules():
-        if isinstance(module, nn.parallel.DistributedDataParallel):
-            return (
-                "the model is in DistributedDataParallel, which keeps buffers of the old sizes. Train without "
-                "shrinking, or on one process"
-            )
-        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
-            return "the model is compiled, for the old sizes. Train without torch.compile, or without shrinking"
+    if problem := of_modules(pruner.model):
+        return problem
     if sharded := [name for name, tensor in named_tensors(pruner.model).items() if is_sharded(tensor)]:
         return f"{sharded[0]} is a DTensor, which cannot be cut yet. Train without shrinking"
+    if hook := _foreign_step_hook(pruner.optimizer):
+        return (
+            f"the optimizer has the hook {_name(hook)}, which may look at whole tensors. Remove it before the first "
+            "shrink, or train without shrinking"
+        )
     if not is_elementwise_optimizer(pruner.optimizer):
         return (
             f"{type(pruner.optimizer).__name__} updates a weight by other weights too, and would continue differently "
@@ -70,6 +75,19 @@ def of_training(pruner: Host) -> str | None:
     return None
 
 
+def of_modules(model: nn.Module) -> str | None:
+    """Why the modules of a model cannot be shrunk; None if they can."""
+    for module in model.modules():
+        if isinstance(module, nn.parallel.DistributedDataParallel):
+            return (
+                "the model is in DistributedDataParallel, which keeps buffers of the old sizes. Train without "
+                "shrinking, or on one process"
+            )
+        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
+            return "the model is compiled, for the old sizes. Train without torch.compile, or without shrinking"
+    return None
+
+
 def of_tensors(pruner: Host, names: Iterable[str]) -> str | None:
     """Why some tensors cannot be cut; None if they can."""
     tensors, weights = named_tensors(pruner.model), {weight.name: weight for weight in pruner.weights}
@@ -80,6 +98,11 @@ def of_tensors(pruner: Host, names: Iterable[str]) -> str | None:
                 f"{name} is not in the optimizer of the pruner, and the state of another optimizer cannot be cut with "
                 "it. Put all parameters into one optimizer, freeze those that are not trained with "
                 "requires_grad_(False), or train without shrinking"
+            )
+        if hook := _foreign_gradient_hook(tensors[name]):
+            return (
+                f"{name} has the gradient hook {_name(hook)}, which may look at the whole tensor. Remove it before the "
+                "first shrink, or train without shrinking"
             )
         if odd := unfit_states(tensors[name], pruner.optimizer):
             return (
@@ -114,34 +137,62 @@ def _hook_owners(optimizer: torch.optim.Optimizer) -> Iterable[StepHooks]:
             yield owner
 
 
+def _foreign_step_hook(optimizer: torch.optim.Optimizer) -> Hook | None:
+    """A hook around the steps of an optimizer that is not ours. (Learning-rate schedulers and gradient scalers, also
+    those of Lightning and Accelerate, register none; torch's profiler has one for all optimizers.)"""
+    own = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
+    return _foreign(*own, _global_optimizer_pre_hooks, _global_optimizer_post_hooks)
+
+
+def _foreign_gradient_hook(tensor: Tensor) -> Hook | None:
+    """A hook on the gradient of a tensor that is not ours."""
+    return _foreign(tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None))
+
+
+def _foreign(*registered: Mapping[int, Hook] | None) -> Hook | None:
+    """The first hook that belongs neither to this package nor to the profiler of torch."""
+    for hook in (hook for hooks in registered for hook in (hooks or {}).values()):
+        module = getattr(hook, "__module__", None) or ""
+        if module.partition(".")[0] != __package__.partition(".")[0] and module != "torch.profiler":
+            return hook
+    return None
+
+
+def _name(hook: Hook) -> str:
+    return f"{getattr(hook, '__module__', '')}.{getattr(hook, '__qualname__', type(hook).__name__)}"
+
+
 # Optimizers that treat every weight by itself continue in the same way with some elements of a tensor.
 
-_tried: WeakKeyDictionary[torch.optim.Optimizer, bool] = WeakKeyDictionary()
+_tried: WeakKeyDictionary[torch.optim.Optimizer, dict[str, bool]] = WeakKeyDictionary()
+"""The results of trials: for each optimizer, by the settings of a parameter group."""
 
 
 def is_elementwise_optimizer(optimizer: torch.optim.Optimizer) -> bool:
     """Whether the update of a weight depends on that weight, its gradient and its state alone.
 
-    Torch's own are known. Any other is tried, once, on a copy: for each of its parameter groups a small matrix is
-    trained as a whole, and cut into a smaller matrix and a vector. Hooks of a user's may look at whole tensors, so they
-    count as well: with any, the answer is no.
+    Torch's own are known. Any other is tried, once for each kind of parameter group, on a copy: a small matrix is
+    trained as a whole, and cut into a smaller matrix and a vector. A trial changes nothing: neither the optimizer nor
+    torch's random numbers.
     """
-    hooks = (*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values())
-    if any(not isinstance(getattr(hook, "__self__", None), StepHooks) for hook in hooks):
-        return False
     if type(optimizer) in ELEMENTWISE:
         return True
-    if optimizer not in _tried:
-        try:
-            with torch.random.fork_rng(devices=[]):
-                _tried[optimizer] = all(_is_same_in_pieces(optimizer, group) for group in optimizer.param_groups)
-        except Exception:  # an optimizer may need anything that the trial does not have
-            _tried[optimizer] = False
-    return _tried[optimizer]
+    results = _tried.setdefault(optimizer, {})
+    for group in optimizer.param_groups:
+        kind = str({key: value for key, value in group.items() if key not in NOT_A_KIND})
+        if group["params"] and kind not in results:
+            try:
+                with torch.random.fork_rng(devices={each.device for each in group["params"] if each.is_cuda}):
+                    results[kind] = is_same_in_pieces(optimizer, group)
+            except Exception:  # an optimizer may need anything that the trial does not have
+                results[kind] = False
+        if not results.get(kind, True):
+            return False
+    return True
 
 
 @torch.no_grad()
-def _is_same_in_pieces(optimizer: torch.optim.Optimizer, group: Mapping[str, object]) -> bool:
+def is_same_in_pieces(optimizer: torch.optim.Optimizer, group: Mapping[str, object]) -> bool:
     parameter = group["params"][0]  # type: ignore[index]
     generator = torch.Generator().manual_seed(0)
     shape = (STEPS + 1, ROWS, COLUMNS)
@@ -166,8 +217,7 @@ def _trained(
     trial = object.__new__(type(optimizer))
     left_out = {"param_groups", "state", "step"}  # a learning-rate scheduler puts another `step` into the instance
     left_out |= {name for name in vars(optimizer) if name.startswith("_optimizer_")}
-    shared = {id(parameter): parameter for each in optimizer.param_groups for parameter in each["params"]}
-    vars(trial).update(copy.deepcopy({k: v for k, v in vars(optimizer).items() if k not in left_out}, shared))
+    vars(trial).update(copy.deepcopy({k: v for k, v in vars(optimizer).items() if k not in left_out}))
     parameters = [nn.Parameter(each.clone()) for each in start]
     settings = {key: value for key, value in group.items() if key not in ("params", "param_names")}
     trial.param_groups = [copy.deepcopy(settings) | {"params": parameters}]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from ..runtime.example_call import few_examples
 from ..views import Positions
 from ..views.cut import Indices
 from . import refusals
+from .loop_calls import LoopCall, LoopCalls, problem_of
 from .network_cut import NetworkCut, same_indices
 from .state import Shrink, ShrunkState, describe_example, example_of_zeros, first_size, read_shrunk_state
 from .trial import try_cut
@@ -62,12 +64,20 @@ class Shrinker:
         self._looked: tuple[int, bool] = (-1, False)  # after how many prunings, and whether a shrink is worth while
         self._impossible = False  # a shrink that seemed worth while has failed
         self._handles: list[Any] = []
-        self.contract()
-
-    def contract(self) -> None:
-        """No `expanded()` is open; a copy of a pruner starts so."""
+        self._traced: tuple[str, RemovableChannels | None] = "", None  # of the state that is loaded
+        self._calls, self._asked = LoopCalls(), False  # what the loop calls, noted from the first question on
         self._expansions = 0  # how many `expanded()` are open
         self._resting: Mapping[str, Indices] = {}  # what is left of the network after the last of them
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Shrinker:
+        """The copy has no hooks yet, and no `expanded()` is open: a copy that is made inside one stays whole."""
+        new = Shrinker.__new__(Shrinker)
+        memo[id(self)] = new
+        own: dict[str, Any] = {"_handles": [], "_calls": LoopCalls(), "_expansions": 0, "_resting": {}}
+        vars(new).update(
+            {name: own[name] if name in own else deepcopy(each, memo) for name, each in vars(self).items()}
+        )
+        return new
 
     def attach(self) -> None:
         """Refuse `state_dict()` and `load_state_dict()` of the optimizer while the network is shrunk."""
@@ -85,6 +95,7 @@ class Shrinker:
     def remove(self) -> None:
         """Make the network whole, and leave no hook."""
         self.expand()
+        self._calls.stop()
         for handle in self._handles:
             handle.remove()
 
@@ -111,7 +122,7 @@ class Shrinker:
         It depends on the masks and the plan alone. It is False while pruned weights can come back, for methods that
         need the whole network, and after a shrink that was not possible.
         """
-        pruner = self._pruner
+        pruner, self._asked = self._pruner, True
         if self._looked[0] != len(pruner.events) and pruner.step and pruner.permanent:
             self._looked = len(pruner.events), self._pays()
         return self._looked[1]
@@ -153,7 +164,8 @@ class Shrinker:
 
         Args:
             example_input: the inputs that the model is called with; a batch of training data is fine. Their values do
-                not matter.
+                not matter. The network is tried with them alone, so it is not shrunk if the training calls it with
+                anything else, or calls one of its modules by itself.
         """
         example = as_example(example_input)
         try:
@@ -169,7 +181,10 @@ class Shrinker:
 
     def _shrink(self, example: tuple[Tensor, ...]) -> None:
         pruner, few = self._pruner, few_examples(example)
-        _refuse(refusals.of_method(pruner) or refusals.of_training(pruner))
+        self._calls.stop()
+        self._asked = True
+        problems = (problem_of(call, few) for call in self._calls.seen)
+        _refuse(refusals.of_method(pruner) or refusals.of_training(pruner) or next(filter(None, problems), None))
         with self.expanded():
             channels, remainder = self._trace(few)
             is_new = not same_indices(self._resting, remainder.tensors)
@@ -232,17 +247,22 @@ class Shrinker:
             )
         self._followers.append(copy)
 
+    def before_step(self) -> None:
+        """Called before each update: the calls of the step are over."""
+        self._calls.stop()
+
+    def after_step(self) -> None:
+        """Called after each update: note the calls of the next step if a pruning follows it."""
+        pruner = self._pruner
+        due = pruner.due
+        if self._asked and due is not None and due.step == pruner.step + 1 and not refusals.of_modules(pruner.model):
+            self._calls.watch(pruner.model)
+
     def after_event(self) -> None:
         """Called after each event."""
         for cut in self._cuts[:1]:
             cut.drop_pruned()
             self._forget_shapes()
-
-    def after_step(self) -> None:
-        """Called after each update: weights that are set aside have a gradient inside of a step alone."""
-        for weight in self._pruner.weights if self._cuts else ():
-            if weight.view.aside is not None:
-                weight.view.aside.grad = None
 
     def refuse_copy(self, model: nn.Module) -> None:
         """Refuse a copy of the model that the masks do not fit."""
@@ -258,25 +278,41 @@ class Shrinker:
         state = ShrunkState(self._resting, tuple(self.shrinks), describe_example(self._example), self._batch)
         return state.as_text()
 
-    def check(self, text: str) -> None:
-        """Refuse what a state says about the shrunk network if it does not fit this one."""
-        tensors = named_tensors(self._pruner.model)
-        for name, each in read_shrunk_state(text).indices.items():
+    def check(self, text: str, masks: Mapping[str, Tensor]) -> None:
+        """Refuse what a state says about the shrunk network if it does not fit this one, which is whole, or the masks
+        of the state."""
+        state, pruner = read_shrunk_state(text), self._pruner
+        tensors = named_tensors(pruner.model)
+        for name, each in state.indices.items():
             if name not in tensors or len(each) != tensors[name].ndim:
                 raise ValueError(f"`shrunk` of the state does not fit the model: it has no such tensor {name}")
             for size, index in zip(tensors[name].shape, each, strict=True):
-                if index is not None and not (len(index) and int(index.min()) >= 0 and int(index.max()) < size):
+                if index is not None and int(index[-1]) >= size:
                     raise ValueError(f"`shrunk` of the state does not fit the model: {name} has other channels there")
+        if state.indices and not state.example:
+            raise ValueError("`shrunk` of the state has removed channels, but no example of the inputs")
+        self._traced = text, None
+        if state.example and pruner.attached and not refusals.of_training(pruner):
+            example = example_of_zeros(state.example, pruner.weights[0].mask.device)
+            try:
+                channels = RemovableChannels(unwrapped(pruner.model), example)
+            except UnsupportedNetworkError:  # the example has zeros in place of data, such as token numbers
+                return
+            taken = {weight.name: weight.take(masks[weight.name]) for weight in pruner.weights}
+            _refuse_live_channels(channels, state.indices, taken)
+            self._traced = text, channels
 
     def load(self, text: str) -> None:
         """Shrink the network as it was when a state was saved. The weights and the optimizer's state are loaded."""
         state, pruner = read_shrunk_state(text), self._pruner
+        (checked, channels), self._traced = self._traced, ("", None)
+        assert checked == text
         self.shrinks[:], self._looked, self._batch = state.shrinks, (-1, False), state.batch
-        self._example, self._channels = example_of_zeros(state.example, pruner.weights[0].mask.device), None
-        self._impossible = False
+        self._example = example_of_zeros(state.example, pruner.weights[0].mask.device) if state.example else None
+        self._channels, self._impossible = channels, False
         if not pruner.attached:
             return
-        if state.indices and (problem := refusals.of_training(pruner) or refusals.of_tensors(pruner, state.indices)):
+        if problem := self._obstacle(state.indices):
             self._impossible = True
             self._cut_to({})
             warnings.warn(
@@ -286,14 +322,23 @@ class Shrinker:
                 stacklevel=4,
             )
             return
-        if self._example is not None:
-            try:
-                self._channels = RemovableChannels(unwrapped(pruner.model), self._example)
-                pruner.units.show(self._example)
-                pruner.units.ready(pruner.model)
-            except UnsupportedNetworkError:  # the example has zeros in place of data, such as token numbers
-                self._impossible = True  # it stays as small as it was
+        self._impossible = bool(state.indices) and channels is None  # it stays as small as it was
         self._cut_to(state.indices)
+
+    def _obstacle(self, indices: Mapping[str, Indices]) -> str | None:
+        """Why the network of a state cannot be shrunk here; None if it can."""
+        pruner = self._pruner
+        if not indices:
+            return None
+        if problem := refusals.of_training(pruner) or refusals.of_tensors(pruner, indices):
+            return problem
+        assert self._example is not None
+        try:
+            pruner.units.show(self._example)
+            pruner.units.ready(pruner.model)
+        except ValueError as error:  # the channels of the whole network have to be known before it is cut
+            return str(error)
+        return None
 
     # Inside.
 
@@ -340,6 +385,14 @@ class Shrinker:
                 cut.commit()
             self._cuts = cuts
             self._forget_shapes()
+            self._calls.watch(pruner.model, self._refuse_call)
+
+    def _refuse_call(self, call: LoopCall) -> None:
+        """Stop a training that calls a shrunk network in another way than was tried."""
+        if self._cuts and self._example is not None and (problem := problem_of(call, self._example)):
+            raise RuntimeError(
+                f"the network was shrunk, but {problem}. Call pruner.expand(), and train without shrinking"
+            )
 
     def _make_whole(self) -> None:
         cuts, self._cuts = self._cuts, []
@@ -379,6 +432,33 @@ def estimate(masks: Mapping[str, Tensor]) -> tuple[float, float]:
             total += mask.numel()
             saved += mask.numel() * float((~mask.transpose(0, 1).flatten(1).any(1)).float().mean())
     return saved, total
+
+
+def _refuse_live_channels(
+    channels: RemovableChannels, indices: Mapping[str, Indices], masks: Mapping[str, Tensor]
+) -> None:
+    """Refuse indices of a state that do not belong together, or that remove channels which its masks need."""
+
+    def remainder(of: Callable[[str, torch.Size], tuple[Tensor, Indices]]) -> Mapping[str, Indices]:
+        found = {name: channels.connections_of(name, *of(name, shape)) for name, shape in channels.weights.items()}
+        return channels.remainder({name: matrix for name, matrix in found.items() if matrix is not None}).tensors
+
+    def block(name: str, shape: torch.Size) -> tuple[Tensor, Indices]:
+        where = Positions(shape, indices.get(name, (None,) * len(shape)))
+        return torch.ones(where.held, dtype=torch.bool), where.indices
+
+    def kept(name: str, shape: torch.Size) -> tuple[Tensor, Indices]:
+        return masks.get(name, torch.ones(shape, dtype=torch.bool)), (None,) * len(shape)
+
+    if not same_indices(remainder(block), indices):
+        raise ValueError(
+            "`shrunk` of the state does not fit the model: what is left of its tensors does not fit together"
+        )
+    needed = remainder(kept)
+    for name, each in indices.items():
+        for left, least in zip(each, needed.get(name, (None,) * len(each)), strict=True):
+            if left is not None and (least is None or not bool(torch.isin(least, left).all())):
+                raise ValueError(f"`shrunk` of the state removes channels of {name} that its masks need")
 
 
 def _refuse(problem: str | None) -> None:

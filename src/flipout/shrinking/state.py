@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..graph.copies import first_line
 from ..views.cut import Indices
+
+LARGEST_EXAMPLE = 1 << 28
+"""The most numbers that the inputs of two examples can have in a state."""
 
 
 class Shrink(NamedTuple):
@@ -52,19 +58,48 @@ class ShrunkState:
 
 
 def read_shrunk_state(text: str) -> ShrunkState:
-    """Read a state that `as_text` wrote."""
+    """Read a state that `as_text` wrote. Nothing large is made of what is not."""
     try:
         read = json.loads(text)
-        indices = {
-            str(name): tuple(None if index is None else torch.tensor(index, dtype=torch.int64) for index in each)
-            for name, each in read["indices"].items()
-        }
-        shrinks = tuple(Shrink(int(step), int(weights), float(share)) for step, weights, share in read["shrinks"])
-        example = tuple((tuple(map(int, shape)), str(dtype)) for shape, dtype in read["example"])
-        batch = int(read["batch"])
-    except (ValueError, TypeError, KeyError, AttributeError):
-        raise ValueError("`shrunk` of the state is not what a pruner saves about a shrunk network") from None
+        indices = {name: tuple(map(_index, each)) for name, each in read["indices"].items()}
+        shrinks = tuple(_shrink(*each) for each in read["shrinks"])
+        example = tuple((_shape(shape), _dtype(kind)) for shape, kind in read["example"])
+        (batch,) = _shape([read["batch"]])
+        if sum(math.prod(shape) for shape, _ in example) > LARGEST_EXAMPLE:
+            raise ValueError(f"an example of more than {LARGEST_EXAMPLE:,} numbers")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError(
+            f"`shrunk` of the state is not what a pruner saves about a shrunk network: {first_line(error)}"
+        ) from None
     return ShrunkState(indices, shrinks, example, batch)
+
+
+def _index(index: Any) -> Tensor | None:
+    """The indices that are left of a dimension: whole numbers that increase."""
+    if index is None:
+        return None
+    rises = all(type(number) is int for number in index) and all(a < b for a, b in itertools.pairwise(index))
+    if not index or not rises or index[0] < 0 or index[-1] >= 1 << 31:
+        raise ValueError("indices that are not whole numbers in increasing order")
+    return torch.tensor(index, dtype=torch.int64)
+
+
+def _shrink(step: Any, weights: Any, share: Any) -> Shrink:
+    if type(step) is not int or type(weights) is not int or min(step, weights) < 0 or not 0 <= share <= 1:
+        raise ValueError("a shrink with impossible numbers")
+    return Shrink(step, weights, float(share))
+
+
+def _shape(sizes: Any) -> tuple[int, ...]:
+    if not all(type(size) is int and 0 < size < 1 << 31 for size in sizes):
+        raise ValueError("sizes that are not positive whole numbers")
+    return tuple(sizes)
+
+
+def _dtype(name: Any) -> str:
+    if not isinstance(name, str) or not isinstance(getattr(torch, name, None), torch.dtype):
+        raise ValueError("an unknown type of numbers")
+    return name
 
 
 def first_size(example: tuple[Tensor, ...]) -> int:
@@ -77,8 +112,6 @@ def describe_example(example: tuple[Tensor, ...] | None) -> tuple[tuple[tuple[in
     return tuple((tuple(each.shape), str(each.dtype).removeprefix("torch.")) for each in example or ())
 
 
-def example_of_zeros(
-    described: tuple[tuple[tuple[int, ...], str], ...], device: torch.device
-) -> tuple[Tensor, ...] | None:
-    """Inputs of these shapes and types; None if none are described. A trace does not depend on their values."""
-    return tuple(torch.zeros(shape, dtype=getattr(torch, kind), device=device) for shape, kind in described) or None
+def example_of_zeros(described: tuple[tuple[tuple[int, ...], str], ...], device: torch.device) -> tuple[Tensor, ...]:
+    """Inputs of these shapes and types. A trace does not depend on their values."""
+    return tuple(torch.zeros(shape, dtype=getattr(torch, kind), device=device) for shape, kind in described)

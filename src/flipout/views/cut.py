@@ -105,6 +105,10 @@ class Cut(View):
         aside = () if self.aside is None else (self.aside._version, self.aside.data_ptr())
         return (parameter._version, parameter.data_ptr(), *aside)
 
+    def accumulated(self, parameter: Tensor) -> None:
+        """Let code that looks at all gradients of the optimizer find some for the weights that are set aside."""
+        self.prepare(parameter)
+
     def prepare(self, parameter: Tensor) -> None:
         """Give the weights that are set aside the gradient that they have in the network: 0, or none."""
         if self.aside is not None:

@@ -103,6 +103,9 @@ class View:
         """Changes whenever something changes the values, except for writes through `.data`."""
         return parameter._version, parameter.data_ptr()
 
+    def accumulated(self, parameter: Tensor) -> None:
+        """Called when a backward pass has added to the gradient."""
+
     def prepare(self, parameter: Tensor) -> None:
         """Called before a step, when the gradient is complete."""
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from flipout.granularity.channel_counts import ChannelCounts, remove_evenly, remove_lowest
-from flipout.granularity.channel_outlook import fewest, remove_with_outlook
+from flipout.units.channel_counts import ChannelCounts, remove_evenly, remove_lowest
+from flipout.units.channel_outlook import fewest, remove_with_outlook
 
 Layers = tuple[list[Tensor], list[Tensor | None], list[int]]
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from flipout.granularity.block_layout import BlockLayout
+from flipout.units.block_layout import BlockLayout
 
 LAYOUTS = st.builds(
     BlockLayout,

@@ -101,7 +101,7 @@ def test_what_is_not_followed_is_named_in_a_warning() -> None:
     torch.manual_seed(0)
     model, _ = vit()
     optimizer = torch.optim.AdamW(model.parameters())
-    with pytest.warns(flipout.ChannelWarning, match="nothing of them is pruned: vit.embeddings.patch_embeddings"):
+    with pytest.warns(flipout.ChannelWarning, match="vit.embeddings.patch_embeddings"):
         pruner = flipout.FlipOut(model, optimizer, sparsity=0.3, steps=10, granularity="channel")
     assert "patch_embeddings" in str(pruner.summary())
 
@@ -112,10 +112,10 @@ def test_a_tiny_transformer_trains_with_a_pattern(make: Maker) -> None:
     model, x = make()
     exclude = {vit: ["*patch_embeddings*"]}.get(make, [])
     pruner = train(model, x, 12, flipout.GlobalMagnitude, sparsity=0.5, granularity="2:4", exclude=exclude)
-    for layer in pruner.layers:
-        weight = layer.weight.detach()
-        rows = weight.T if type(layer.module).__name__ == "Conv1D" else weight
-        assert ((rows.reshape(len(rows), -1, 4) != 0).sum(2) == 2).all(), layer.name
+    for weight in pruner.weights:
+        values = weight.parameter.detach()
+        rows = values.T if type(weight.module).__name__ == "Conv1D" else values
+        assert ((rows.reshape(len(rows), -1, 4) != 0).sum(2) == 2).all(), weight.name
 
 
 def test_an_adapter_is_not_taken_for_a_plain_layer() -> None:

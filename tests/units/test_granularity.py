@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flipout.granularity import Granularity, as_granularity
+from flipout.units import Granularity, as_granularity
 
 
 @pytest.mark.parametrize(
@@ -35,5 +35,5 @@ def test_nonsense_is_refused_with_the_forms_that_are_taken(given: Any) -> None:
 
 def test_an_unknown_reduction_is_refused() -> None:
     reduction: Any = "max"
-    with pytest.raises(ValueError, match="give 'mean', 'sum' or 'norm'"):
+    with pytest.raises(ValueError, match="reduce"):
         as_granularity("kernel", reduction)

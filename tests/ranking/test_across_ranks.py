@@ -1,11 +1,10 @@
-"""Selection over ranks that hold pieces of tensors. Threads stand for ranks: each waits for what the others send."""
+"""Ranking over ranks that hold shards of tensors. Threads stand for ranks: each waits for what the others send."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from flipout.selection import NotFiniteError, choose, smallest
-from flipout.selection.across_ranks import total_counts
-from flipout.selection.ranking import smallest_of_each
+from flipout.problems import NotFiniteError
+from flipout.ranking import choose, smallest
+from flipout.ranking.across_ranks import total_counts
+from flipout.ranking.ranking import smallest_of_each
+from flipout.views import Listed, View, whole
 
 
 class Exchange:
@@ -34,34 +35,30 @@ class Exchange:
         return total
 
 
-@dataclass
-class ThreadPiece:
-    """The elements of a tensor that a rank holds, given by their indices."""
+class ThreadView(View):
+    """The elements of a tensor that a rank holds, given by their numbers."""
 
-    rank: int
-    exchange: Exchange
-    size: int
-    indices: Tensor
-    key: Hashable
+    key = "all"
+
+    def __init__(self, rank: int, exchange: Exchange, size: int, numbers: Tensor) -> None:
+        super().__init__(Listed.of(torch.Size([size]), numbers))
+        self.rank, self.exchange = rank, exchange
 
     def sum(self, numbers: Tensor) -> Tensor:
         return self.exchange.sum(self.rank, numbers)
 
-    def elements(self) -> Tensor:
-        return self.indices
 
-
-Rank = tuple[list[Tensor], list[Tensor], list[ThreadPiece | None]]
-"""The scores, the candidates and the pieces of a rank."""
+Rank = tuple[list[Tensor], list[Tensor], list[View]]
+"""The scores, the candidates and the views of a rank."""
 
 
 def on_ranks(ranks: Sequence[Rank], act: Callable[..., list[Tensor]]) -> list[Any]:
     """What each rank returns or raises."""
 
     def run(rank: Rank) -> Any:
-        scores, candidates, pieces = rank
+        scores, candidates, views = rank
         try:
-            return act(lambda i: scores[i], candidates, pieces)
+            return act(lambda i: scores[i], candidates, views)
         except (ValueError, RuntimeError) as error:
             return error
 
@@ -73,32 +70,32 @@ def cut(
     scores: Sequence[Tensor], candidates: Sequence[Tensor], owners: Sequence[Tensor | None], ranks: int
 ) -> list[Rank]:
     """Give each rank the elements of each tensor that it owns; a tensor without owners is on every rank."""
-    exchange, parts = Exchange(ranks), []
+    exchange, held = Exchange(ranks), []
     for rank in range(ranks):
         mine: Rank = [], [], []
         for score, candidate, owner in zip(scores, candidates, owners, strict=True):
             where = torch.arange(len(score)) if owner is None else (owner == rank).nonzero().squeeze(1)
             mine[0].append(score[where])
             mine[1].append(candidate[where])
-            mine[2].append(None if owner is None else ThreadPiece(rank, exchange, len(score), where, "all"))
-        parts.append(mine)
-    return parts
+            mine[2].append(whole(score) if owner is None else ThreadView(rank, exchange, len(score), where))
+        held.append(mine)
+    return held
 
 
 def joined(results: Sequence[list[Tensor]], owners: Sequence[Tensor | None]) -> list[Tensor]:
     """The marks of whole tensors. Ranks that hold the same elements must have marked the same."""
-    whole = []
+    found = []
     for number, owner in enumerate(owners):
         marks = [result[number] for result in results]
         if owner is None:
             assert all(torch.equal(mark, marks[0]) for mark in marks)
-            whole.append(marks[0])
+            found.append(marks[0])
             continue
         together = torch.zeros(len(owner), dtype=torch.bool)
         for rank, mark in enumerate(marks):
             together[owner == rank] = mark
-        whole.append(together)
-    return whole
+        found.append(together)
+    return found
 
 
 @st.composite
@@ -126,7 +123,7 @@ def test_the_same_marks_as_on_one_device(
     expected = smallest(lambda i: scores[i], candidates, count, dtype=dtype)
     found = on_ranks(
         cut(scores, candidates, owners, ranks),
-        lambda scores, masks, pieces: smallest(scores, masks, count, dtype=dtype, pieces=pieces),
+        lambda scores, masks, views: smallest(scores, masks, count, dtype=dtype, views=views),
     )
     assert all(map(torch.equal, joined(found, owners), expected))
 
@@ -148,7 +145,7 @@ def test_the_same_choice_under_floors_and_layer_by_layer(
     expected = choose(lambda i: scores[i], candidates, keep, **options)
     found = on_ranks(
         cut(scores, candidates, owners, ranks),
-        lambda scores, masks, pieces: choose(scores, masks, keep, pieces=pieces, **options),
+        lambda scores, masks, views: choose(scores, masks, keep, views=views, **options),
     )
     assert all(map(torch.equal, joined(found, owners), expected))
     assert sum(int(mark.sum()) for mark in joined(found, owners)) == size - keep
@@ -157,12 +154,12 @@ def test_the_same_choice_under_floors_and_layer_by_layer(
 def test_an_error_is_raised_on_every_rank() -> None:
     scores, masks = [torch.tensor([1.0, torch.nan, 3.0, 4.0]), torch.zeros(2)], [torch.ones(4) > 0, torch.ones(2) > 0]
     owners = [torch.tensor([1, 1, 0, 0]), None]
-    found = on_ranks(cut(scores, masks, owners, 2), lambda s, m, p: smallest(s, m, 2, pieces=p))
+    found = on_ranks(cut(scores, masks, owners, 2), lambda s, m, p: smallest(s, m, 2, views=p))
     assert [(type(error), error.tensor) for error in found] == [(NotFiniteError, 0)] * 2
-    found = on_ranks(cut(scores, masks, owners, 2), lambda s, m, p: smallest_of_each(s, m, [1, 1], pieces=p))
+    found = on_ranks(cut(scores, masks, owners, 2), lambda s, m, p: smallest_of_each(s, m, [1, 1], views=p))
     assert [(type(error), error.tensor) for error in found] == [(NotFiniteError, 0)] * 2
     finite = [score.nan_to_num() for score in scores]
-    found = on_ranks(cut(finite, masks, owners, 2), lambda s, m, p: smallest(s, m, 7, pieces=p))
+    found = on_ranks(cut(finite, masks, owners, 2), lambda s, m, p: smallest(s, m, 7, views=p))
     assert [str(error) for error in found] == ["cannot choose 7 of 6 weights"] * 2
 
 

@@ -55,7 +55,7 @@ def test_a_residual_network_loses_whole_channels_and_compacts_to_them(
     asked = pruner.plan()[-1].nonzero
     assert asked is not None
     assert 0.9 * asked < pruner.nonzero <= asked
-    assert all(layer.kept for layer in pruner.layers)
+    assert all(weight.kept for weight in pruner.weights)
     small: Any = export.compact(model, torch.randn(2, *SHAPE))
     assert small.compaction.weights == (pruner.prunable, pruner.nonzero)  # nothing but kept weights is left
     x = torch.randn(5, *SHAPE)
@@ -106,14 +106,14 @@ def test_channels_of_an_excluded_layer_stay() -> None:
     stem = model.get_parameter(f"{first}.weight")
     assert (stem != 0).all()
     assert pruner.nonzero < pruner.prunable
-    assert all(layer.kept >= 0.05 * layer.weight.numel() for layer in pruner.layers)
+    assert all(weight.kept >= 0.05 * weight.parameter.numel() for weight in pruner.weights)
 
 
 def test_a_sparsity_that_channels_cannot_reach_stops_the_first_step() -> None:
     model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 8))
     optimizer = sgd(model)
     pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.9, steps=10, granularity="channel")
-    with pytest.raises(ValueError, match=r"cannot keep fewer than 16 weights here, but 6 are asked for"):
+    with pytest.raises(ValueError, match="cannot keep fewer than 16 weights"):
         _train(model, optimizer)
     pruner.remove()
 
@@ -132,13 +132,13 @@ def test_a_network_that_cannot_be_followed_is_an_error_with_the_reason() -> None
     model = Untraceable()
     optimizer = sgd(model)
     pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.5, steps=10, granularity="channel")
-    with pytest.raises(ValueError, match=r"has to follow the channels.*cannot be traced"):
+    with pytest.raises(ValueError, match=r"granularity='channel'.*cannot be traced"):
         _train(model, optimizer)
     pruner.remove()
     other = Untraceable()
     optimizer = sgd(other)
     pruner = flipout.GlobalMagnitude(other, optimizer, sparsity=0.5, steps=10, granularity="channel")
-    with pytest.raises(ValueError, match="called with scale of type float"):
+    with pytest.raises(ValueError, match="scale"):
         _train(other, optimizer, 2.0)
     pruner.remove()
 
@@ -153,9 +153,9 @@ def test_what_is_not_followed_is_named() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
     optimizer = sgd(model)
     pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.3, steps=10, granularity="channel")
-    with pytest.warns(flipout.ChannelWarning, match=r"1 \(LayerNorm\) may mix channels"):
+    with pytest.warns(flipout.ChannelWarning, match=r"1 \(LayerNorm\)"):
         _train(model, optimizer)
-    assert "1 (LayerNorm) may mix channels" in str(pruner.summary())
+    assert "1 (LayerNorm)" in str(pruner.summary())
     with warnings.catch_warnings():
         warnings.simplefilter("error", flipout.ChannelWarning)
         for _ in range(9):
@@ -166,7 +166,7 @@ def test_what_is_not_followed_is_named() -> None:
 
 def test_pruning_before_the_first_step_is_refused() -> None:
     model = resnet()
-    with pytest.raises(ValueError, match=r"cannot prune before the first step.*OneShot\(sparsity, steps, at=1\)"):
+    with pytest.raises(ValueError, match="before the first step"):
         flipout.GlobalMagnitude(
             model,
             sgd(model),
@@ -229,7 +229,7 @@ def test_floors_hold_and_the_plan_is_reached(seed: int, shrinks: bool) -> None:
     for event, planned in zip(pruner.events, pruner.plan(), strict=True):
         assert planned.nonzero is not None
         assert event.nonzero <= planned.nonzero
-    assert all(layer.kept >= floor for layer, floor in zip(pruner.layers, pruner.floors, strict=True))
+    assert all(weight.kept >= floor for weight, floor in zip(pruner.weights, pruner.floors, strict=True))
 
 
 def test_a_floor_that_channels_cannot_keep_is_named() -> None:
@@ -237,7 +237,7 @@ def test_a_floor_that_channels_cannot_keep_is_named() -> None:
     optimizer = sgd(model)
     pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.89, steps=24, granularity="channel", floor=0.1)
     model(torch.randn(4, 3, 5, 5)).sum().backward()
-    with pytest.raises(ValueError, match=r"cannot keep fewer than .* Lower floor= or the sparsity"):
+    with pytest.raises(ValueError, match="floor="):
         optimizer.step()
     pruner.remove()
 
@@ -250,7 +250,7 @@ def test_nan_scores_stop_with_the_name_of_the_layer() -> None:
         if isinstance(layer, nn.Linear):
             with torch.no_grad():
                 layer.weight[0, 0] = torch.nan
-    with pytest.raises(FloatingPointError, match="weight has NaN or infinite scores"):
+    with pytest.raises(FloatingPointError, match="weight has NaN"):
         steps(model, optimizer, 12)
     pruner.remove()
 
@@ -264,9 +264,9 @@ def test_a_network_that_is_shrunk_while_channels_are_pruned_trains_the_same(meth
         pruner = method(model, optimizer, sparsity=0.7, steps=16, granularity="channel")  # type: ignore[call-arg]
         x = torch.randn(2, *SHAPE, dtype=torch.float64)
         for number in range(16):
-            if shrinks and number in (5, 12) and not pruner.regrows:
+            if shrinks and number in (5, 12) and pruner.permanent:
                 pruner.shrink(x)
-                assert sum(layer.weight.numel() for layer in pruner.layers) < pruner.prunable
+                assert sum(weight.parameter.numel() for weight in pruner.weights) < pruner.prunable
             generator = torch.Generator().manual_seed(number)
             data = torch.randn(4, *SHAPE, generator=generator).double(), torch.randint(10, (4,), generator=generator)
             optimizer.zero_grad()
@@ -280,3 +280,69 @@ def test_a_network_that_is_shrunk_while_channels_are_pruned_trains_the_same(meth
     assert all(torch.equal(masks[name], shrunk_masks[name]) for name in masks)
     for one, other in zip(weights, shrunk_weights, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8)
+
+
+class Grouped(nn.Module):
+    """A convolution with groups, of which one may be left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.middle = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1, groups=4)
+        self.last, self.head = nn.Conv2d(8, 6, 1), nn.Linear(6, 4)
+        with torch.no_grad():
+            self.middle.weight[2:] *= 0.02  # the groups but the first are pruned early
+            self.first.weight[2:] *= 0.02
+            self.last.weight[:, 2:] *= 0.02
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.last(self.middle(self.first(x).relu()).relu()).relu().mean((2, 3)))  # type: ignore[no-any-return]
+
+
+GROUPED: dict[str, Any] = {"sparsity": 0.75, "steps": 30, "granularity": "channel", "compile": False}
+
+
+def train_grouped(parts: Any, first: int, last: int, *, shrinks: bool) -> list[dict[str, Tensor]]:
+    """Train, with shrinks at every second step; return the masks of every step."""
+    model, optimizer, pruner = parts
+    masks = []
+    for number in range(first, last):
+        x = torch.randn(4, 3, 6, 6, generator=torch.Generator().manual_seed(number), dtype=torch.float64)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), torch.arange(4)).backward()
+        optimizer.step()
+        if shrinks and number % 2 and number > 3:
+            pruner.shrink(x)
+        with pruner.expanded():
+            masks.append({name: mask.clone() for name, mask in pruner.masks.items()})
+    return masks
+
+
+def grouped(scope: Any) -> Any:
+    model = Grouped().double()
+    optimizer = sgd(model, lr=0.02)
+    return model, optimizer, flipout.GlobalMagnitude(model, optimizer, scope=scope, **GROUPED)
+
+
+@pytest.mark.parametrize("scope", ["global", "layer"])
+def test_channels_are_those_of_the_original_network_when_one_group_is_left(scope: str) -> None:
+    expected = train_grouped(grouped(scope), 0, 30, shrinks=False)
+    parts = model, _, pruner = grouped(scope)
+    groups, saved = set(), None
+    masks: list[dict[str, Tensor]] = []
+    for number in range(30):
+        masks += train_grouped(parts, number, number + 1, shrinks=True)
+        groups.add(model.middle.groups)
+        if saved is None and model.middle.groups == (1 if scope == "global" else 4):
+            with pruner.expanded():
+                saved = number + 1, copy.deepcopy([part.state_dict() for part in parts])
+    assert scope == "layer" or 1 in groups
+    for one, other in zip(expected, masks, strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)
+    assert saved is not None
+    step, states = saved
+    again = grouped(scope)
+    for part, state in zip(again, states, strict=True):
+        part.load_state_dict(state)
+    for one, other in zip(expected[step:], train_grouped(again, step, 30, shrinks=True), strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)

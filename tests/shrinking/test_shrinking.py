@@ -56,7 +56,7 @@ def test_the_loop_of_the_documentation_shrinks_and_expands() -> None:
     assert pruner.shrunk
     assert 1 <= len(pruner.shrinks) < 10
     assert pruner.computed == pruner.shrinks[-1].weights < before / 2
-    assert pruner.computed == sum(layer.weight.numel() for layer in pruner.layers)
+    assert pruner.computed == sum(weight.parameter.numel() for weight in pruner.weights)
     assert pruner.prunable == before
     assert pruner.plan() == plan
     assert pruner.nonzero == round(before * 0.03)
@@ -70,7 +70,7 @@ def test_the_loop_of_the_documentation_shrinks_and_expands() -> None:
     assert {name: tensor.shape for name, tensor in model.state_dict().items()} == shapes
     torch.testing.assert_close(model(images), small)
     pruner.check()
-    assert sum(int(torch.count_nonzero(layer.weight)) for layer in pruner.layers) == pruner.nonzero
+    assert sum(int(torch.count_nonzero(weight.parameter)) for weight in pruner.weights) == pruner.nonzero
     assert pruner.computed == before
 
 
@@ -81,7 +81,7 @@ def test_references_stay_what_they_are() -> None:
     optimizer.param_groups[0]["tag"] = "mine"
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
     last: nn.Module = model[-1]  # type: ignore[index]
-    last.weight.register_post_accumulate_grad_hook(lambda w: called.append(w.shape))  # type: ignore[operator]
+    last.bias.register_post_accumulate_grad_hook(lambda b: called.append(b.shape))  # type: ignore[operator]
     run(model, optimizer, pruner, last=40)
     assert pruner.shrunk
     assert pruner.model is model
@@ -90,7 +90,7 @@ def test_references_stay_what_they_are() -> None:
     assert optimizer.param_groups[0]["tag"] == "mine"
     assert any(each is weight for each in optimizer.param_groups[0]["params"])
     assert optimizer.state[weight]["momentum_buffer"].shape == weight.shape
-    assert called[-1] == last.weight.shape
+    assert called[-1] == last.bias.shape
     scheduler.step()
     run(model, optimizer, pruner, 40, 41)
     pruner.expand()
@@ -179,9 +179,9 @@ def test_a_state_that_does_not_fit_is_refused() -> None:
     with pruner.expanded():
         state = pruner.state_dict()
     for text, reason in (
-        ("no JSON", "not what a pruner saves"),
-        ('{"indices": {"9.weight": [[0]]}, "shrinks": [], "example": [], "batch": 1}', "no such tensor 9.weight"),
-        ('{"indices": {"0.bias": [[99]]}, "shrinks": [], "example": [], "batch": 1}', "0.bias has other channels"),
+        ("no JSON", "shrunk"),
+        ('{"indices": {"9.weight": [[0]]}, "shrinks": [], "example": [], "batch": 1}', r"9\.weight"),
+        ('{"indices": {"0.bias": [[99]]}, "shrinks": [], "example": [], "batch": 1}', r"0\.bias"),
     ):
         with pytest.raises(ValueError, match=reason):
             pruner.load_state_dict({**state, "shrunk": text})
@@ -227,9 +227,9 @@ def test_a_moving_average_follows() -> None:
 def test_only_a_whole_copy_can_follow() -> None:
     model, optimizer, pruner = attached()
     run(model, optimizer, pruner, last=40)
-    with pytest.raises(ValueError, match=r"before the first shrink"):
+    with pytest.raises(ValueError, match=r"follow\(\)"):
         pruner.follow(copy.deepcopy(model))
-    with pruner.expanded(), pytest.raises(ValueError, match="copy of the whole model"):
+    with pruner.expanded(), pytest.raises(ValueError, match=r"follow\(\)"):
         pruner.follow(nn.Linear(2, 2))
 
 
@@ -282,11 +282,11 @@ def test_removing_the_pruner_expands() -> None:
     assert model[0].weight.shape == (8, 2, 3, 3)  # type: ignore[index]
 
 
-def test_revival_shrinks_when_the_masks_are_frozen() -> None:
+def test_second_chances_shrink_when_the_masks_are_frozen() -> None:
     model, optimizer, pruner = attached(method=flipout.FlipOut)
     run(model, optimizer, pruner, last=41)
-    assert pruner.regrows
-    with pytest.raises(ValueError, match="pruned weights can still come back"):
+    assert not pruner.permanent
+    with pytest.raises(ValueError, match=r"pruner\.permanent"):
         pruner.shrink(batch(0)[0])
     run(model, optimizer, pruner, 41)
     assert pruner.shrunk
@@ -298,7 +298,7 @@ def test_methods_that_need_the_whole_network_say_so(method: str) -> None:
     model, optimizer, pruner = attached(method=flipout.METHODS[method])
     run(model, optimizer, pruner)
     assert not pruner.shrunk
-    with pytest.raises(ValueError, match=f"cannot be shrunk: {type(pruner).__name__} needs the whole network"):
+    with pytest.raises(ValueError, match=type(pruner).__name__):
         pruner.shrink(batch(0)[0])
 
 
@@ -308,7 +308,7 @@ def test_methods_shrink_when_their_masks_are_final(method: str) -> None:
     run(model, optimizer, pruner)
     assert pruner.finished
     pruner.shrink(batch(0)[0])
-    assert pruner.nonzero == sum(layer.kept for layer in pruner.trained)
+    assert pruner.nonzero == sum(weight.kept for weight in pruner.weights)
 
 
 class Odd(torch.optim.SGD):
@@ -362,12 +362,12 @@ def refused(kind: str) -> tuple[nn.Module, torch.optim.Optimizer, flipout.Pruner
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        ("optimizer state", "Odd keeps rows of another shape than"),
-        ("compiled", "the model is compiled"),
-        ("statistic", "the statistic 'rows' has the state 'rows'"),
-        ("second pruner", "another pruner prunes other weights"),
-        ("aim test", "an AimTest counts at the weights"),
-        ("hooks", "the network has hooks"),
+        ("optimizer state", "Odd keeps rows"),
+        ("compiled", "compiled"),
+        ("statistic", "the statistic 'rows'"),
+        ("second pruner", "another pruner"),
+        ("aim test", "AimTest"),
+        ("hooks", "hooks"),
     ],
 )
 def test_what_cannot_follow_is_refused_and_nothing_is_changed(kind: str, reason: str) -> None:
@@ -384,7 +384,7 @@ def test_what_cannot_follow_is_refused_and_nothing_is_changed(kind: str, reason:
 def test_nothing_is_shrunk_before_the_first_step() -> None:
     _, _, pruner = attached()
     assert not pruner.worth_shrinking
-    with pytest.raises(ValueError, match="Take the first optimizer step"):
+    with pytest.raises(ValueError, match="first optimizer step"):
         pruner.shrink(batch(0)[0])
 
 

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from flipout.selection import NotFiniteError, apportion, choose, choose_dead_first, dead_first
+from flipout.problems import NotFiniteError
+from flipout.ranking import apportion, choose, choose_dead_first, dead_first
 
 Position = tuple[int, int]
 

@@ -8,16 +8,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from flipout.granularity.channel_table import ChannelTable, table_of_network
-from flipout.layers import find_layers
+from flipout.units.channel_table import ChannelTable, table_of_network
+from flipout.weights import find_weights
 from tests.graph.test_channel_ties import Residual
 
 
 def table() -> tuple[ChannelTable, list[Tensor]]:
     torch.manual_seed(0)
     model = Residual()
-    layers = find_layers(model, torch.optim.SGD(model.parameters(), lr=0.1), None, None)
-    return table_of_network(model, layers, (torch.randn(2, 3, 4, 4),)), [layer.weight.detach() for layer in layers]
+    weights = find_weights(model, torch.optim.SGD(model.parameters(), lr=0.1), None, None)
+    return table_of_network(model, weights, (torch.randn(2, 3, 4, 4),)), [
+        weight.parameter.detach() for weight in weights
+    ]
 
 
 @pytest.mark.parametrize("how", ["mean", "sum", "norm"])

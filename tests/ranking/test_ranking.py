@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from flipout.problems import NotFiniteError
+from flipout.ranking import apportion, choose, smallest
 from flipout.runtime.compiler import compiled
-from flipout.selection import NotFiniteError, apportion, choose, smallest
 
 # Few distinct values make many ties; both signs, both zeros, subnormals and extremes.
 VALUES = [0.0, -0.0, 1.0, -1.0, 0.5, 2.0, 1e-40, -1e-40, 65504.0, -65504.0, 1.0000001, 3e38, -3e38]

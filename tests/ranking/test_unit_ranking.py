@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from flipout.selection import NotFiniteError, unit_ranking
-from flipout.selection.reachable_counts import least_reachable
-from flipout.selection.unit_ranking import choose_units, lowest_units, planned_counts
+from flipout.problems import NotFiniteError
+from flipout.ranking import unit_ranking
+from flipout.ranking.reachable_counts import least_reachable
+from flipout.ranking.unit_ranking import choose_units, lowest_units, planned_counts
 
 VALUES = [0.0, -0.0, 1.0, -1.0, 0.5, 1.0000001, 2.0, 3e38, 1e-40]
 Case = tuple[list[Tensor], list[Tensor], list[int]]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flipout.selection.reachable_counts import least_reachable, reachable
+from flipout.ranking.reachable_counts import least_reachable, reachable
 
 UNITS = st.dictionaries(st.integers(1, 12), st.integers(0, 7), min_size=1, max_size=4)
 
