@@ -27,7 +27,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import flipout
-from flipout.shrinking import decision
+from flipout.shrinking import shrinker
 from flipout_lab import build
 from flipout_lab.errors import LabError
 from flipout_lab.files import write_json

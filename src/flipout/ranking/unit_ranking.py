@@ -242,5 +242,5 @@ def planned_counts(units: Mapping[int, int], floors: Mapping[int, int], asked: S
     total = sum(size * number for size, number in units.items())
     spare = {size: number - floors.get(size, 0) for size, number in units.items()}
     last = total - least_reachable(spare, total - asked[-1])
-    step = max(units, key=lambda size: (size * units[size], size))
-    return [max(last, last + (keep - last) // step * step) for keep in asked]
+    step = max(units, key=lambda size: (size * spare[size], size))  # of a size that the floors leave free
+    return [max(last, last + (keep - last) // step * step) for keep in asked[:-1]] + [last]

@@ -156,7 +156,7 @@ def shrinking(settings: Settings, pruner: flipout.Pruner) -> Callable[[Tensor], 
     It does nothing in a run with the aim test, or of a method that needs the whole network. A method that adds a
     penalty to the loss is shrunk after its last pruning: the penalty does not reach weights that are removed.
     """
-    if not settings.shrink or settings.aim or pruner.needs_whole_network:
+    if not settings.shrink or settings.aim or "whole network" in pruner.needs():
         return lambda images: None
     has_penalty = settings.record.needs.penalty
 
