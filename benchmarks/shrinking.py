@@ -160,8 +160,8 @@ def main() -> None:
     given = arguments.parse_args()
     warnings.simplefilter("ignore")
     # A shrink must be worth its cost in the long training, not in the few steps that are taken here.
-    decision.FIXED_COST *= given.steps / REAL_STEPS
-    decision.COST_PER_WEIGHT *= given.steps / REAL_STEPS
+    shrinker.FIXED_COST *= given.steps / REAL_STEPS
+    shrinker.COST_PER_WEIGHT *= given.steps / REAL_STEPS
     console, batches = Console(width=120), images_and_labels(given.batch)
     results: dict[str, dict[str, float]] = {}
     table = Table("network", "training", "dense step", "last step", "pruning", "shrinks", "weights", "dense / this")

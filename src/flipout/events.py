@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
 
-from .problems import DeadLayerWarning, UnfinishedWarning
+from .problems import DeadLayerWarning, UnfinishedWarning, warn
 from .weights import Weight, count_marks
 
 
@@ -71,11 +70,10 @@ class Event(NamedTuple):
 
 def warn_of_dead_layers(names: Sequence[str], step: int) -> None:
     lost = f"{names[0]} lost its last weight" if len(names) == 1 else f"{', '.join(names)} lost their last weights"
-    warnings.warn(
+    warn(
         f"{lost} at step {step}: nothing passes through there any more. Keep some weights with floor=, prune every "
         "layer by the same share with scope='layer', leave layers out with exclude=, or ask for less sparsity",
         DeadLayerWarning,
-        stacklevel=3,
     )
 
 
@@ -85,6 +83,8 @@ class Progress:
 
     last: int
     steps: int
+    created: tuple[str, int]
+    """The line that created the pruner: nobody is on the stack when it is dropped."""
     step: int = 0
     finished: bool = False
 
@@ -99,4 +99,4 @@ class Progress:
     def warn(self) -> None:
         """Warn if the schedule is not finished."""
         if not self.finished:
-            warnings.warn(self.complaint(), UnfinishedWarning, stacklevel=3)
+            warn(self.complaint(), UnfinishedWarning, self.created)

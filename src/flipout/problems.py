@@ -72,12 +72,18 @@ class NotFiniteError(ValueError):
         self.tensor = tensor
 
 
-def warn(message: str, category: type[Warning]) -> None:
-    """Warn at the line outside of this package that called it, however many methods lie between."""
-    level, frame = 1, sys._getframe()
+def warn(message: str, category: type[Warning], place: tuple[str, int] | None = None) -> None:
+    """Warn at a line of a file: by default the one outside of this package that called it."""
+    file, line = place or users_line()
+    warnings.warn_explicit(message, category, file, line)
+
+
+def users_line() -> tuple[str, int]:
+    """The line outside of this package that has called it, however many methods lie between."""
+    frame = sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
-        level, frame = level + 1, frame.f_back
-    warnings.warn(message, category, stacklevel=level)
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
 
 
 # What cannot be combined.

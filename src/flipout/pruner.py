@@ -151,7 +151,7 @@ class Pruner:
 
         self.events: list[Event] = []
         self._dead_layers: set[str] = set()
-        self._progress = Progress(self._plan[-1].step if self._plan else 0, schedule.steps)
+        self._progress = Progress(self._plan[-1].step if self._plan else 0, schedule.steps, problems.users_line())
         self._compile = compile
         compiled = decide(compile, self.prunable if self._works_every_step() else 0, schedule.steps)
         self.work = Work(self.weights, self.optimizer, self.noise, Kernels(compiled))

@@ -42,6 +42,7 @@ def test_unfinished_when_it_is_dropped() -> None:
         gc.collect()
     assert [w.category for w in caught] == [flipout.UnfinishedWarning]
     assert "10 optimizer steps were taken" in str(caught[0].message)
+    assert caught[0].filename == __file__  # where the pruner was created
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         forgotten(20)  # the last pruning is done
@@ -57,3 +58,6 @@ def test_unfinished_when_the_program_ends() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "UnfinishedWarning" in done.stderr
+    failed = subprocess.run([sys.executable, "-c", code + "raise KeyError('data')"], capture_output=True, text=True)
+    assert "KeyError" in failed.stderr
+    assert "UnfinishedWarning" not in failed.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Mapping
 from weakref import ref
@@ -96,8 +97,12 @@ def warn_of_lost_zeros(masks: Mapping[str, Tensor], lost: Mapping[str, int], not
 def warn_at_the_end(progress: Progress, reference: ref[Host]) -> None:
     """Warn of an unfinished schedule and of lost zeros when a pruner is garbage-collected, or the program ends.
 
-    At the end of the program the pruner still exists, so that its weights can be compared with its masks.
+    At the end of the program the pruner still exists, so that its weights can be compared with its masks. A program
+    that has ended with an error has said so already.
     """
+    pruner = reference()
+    if pruner is not None and hasattr(sys, "last_type"):
+        return
     progress.warn()
-    if (pruner := reference()) is not None:
+    if pruner is not None:
         warn_of_lost_zeros(pruner.masks, pruner.lost_zeros())
