@@ -50,7 +50,7 @@ def statistics_of(criterion: Criterion) -> Mapping[str, Any]:
 
 
 def _declared(criterion: Criterion, name: str, default: Any) -> Any:
-    """What is declared for a criterion, or for the function inside of its `partial`."""
+    """What is declared for a criterion, or for the function in its `partial`."""
     while not hasattr(criterion, name) and isinstance(criterion, partial):
         criterion = criterion.func
     return getattr(criterion, name, default)

@@ -376,7 +376,7 @@ class Pruner:
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue bit for bit; for `torch.save`, loadable with `weights_only=True`.
 
-        A shrunk network is saved inside of `expanded()`.
+        A shrunk network is saved within `expanded()`.
         """
         shrunk = self.shrinker.saved()
         for guard in self.guards:

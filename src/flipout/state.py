@@ -180,9 +180,9 @@ def load_tensors(pruner: Host, state: Mapping[str, Any]) -> None:
         weight.mask.copy_(weight.take(state["masks"][weight.name]))
         weight.zero()
         for key, statistic in weight.statistics.items():
-            for part, tensor in statistic.state.items():
-                saved = state["statistics"][key][weight.name][part]
-                tensor.copy_(weight.take(saved) if part in statistic.elements else saved)
+            for slot, tensor in statistic.state.items():
+                saved = state["statistics"][key][weight.name][slot]
+                tensor.copy_(weight.take(saved) if slot in statistic.elements else saved)
     count_weights(pruner.weights)
     pruner.form.load(pruner.work, state["form"], state["step"], bool(pruner.events))
     pruner.statistics.load(state["step"])

@@ -187,7 +187,7 @@ class Form:
 
     @contextmanager
     def ranked(self, work: Work) -> Iterator[None]:
-        """What an event ranks stands in the parameters inside of the block."""
+        """What an event ranks stands in the parameters within the block."""
         self.enter(work)
         try:
             yield

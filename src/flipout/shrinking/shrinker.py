@@ -370,7 +370,7 @@ class Shrinker:
         )
 
     def _cut_to(self, indices: Mapping[str, Indices]) -> None:
-        """Cut the network, which is whole; inside of `expanded()` when that ends."""
+        """Cut the network, which is whole; within `expanded()` when that ends."""
         if self._expansions:
             self._resting = indices
         elif indices:

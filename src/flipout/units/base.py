@@ -25,7 +25,7 @@ class Ranking:
     Args:
         model: the network.
         step: the step of the event.
-        weights: the weight tensors; inside of an event their parameters hold what is trained.
+        weights: the weight tensors; in an event their parameters hold what is trained.
         score: the score of each element of a weight.
         floors: the least number of elements that each keeps.
         per_layer: whether each is pruned by the same share, in place of a ranking of all together.
