@@ -81,10 +81,11 @@ $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "flipout needs Python 3.11 or newer: make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
 
-.venv/demo: pyproject.toml constraints.txt | $(BIN)/python
+KERNELS := hatch_build.py src/flipout/kernels/build.py $(wildcard src/flipout/kernels/c/*)
+.venv/demo: pyproject.toml constraints.txt $(KERNELS) | $(BIN)/python
 	$(BIN)/python $(INSTALL) --editable '.[lab,export]'
 	touch $@
 
-.venv/everything: pyproject.toml constraints.txt | $(BIN)/python
+.venv/everything: pyproject.toml constraints.txt $(KERNELS) | $(BIN)/python
 	$(BIN)/python $(INSTALL) --editable '.[$(EXTRAS)]'
 	touch $@ .venv/demo

@@ -1,0 +1,99 @@
+/* The two sums that a sparse layer needs, over rows of a packed tensor.
+
+   `row_product`: a block of up to BLOCK vectors of the output stays in registers while all weights of the row are added, so
+   each weight costs one load and one multiply-add per vector. `dot_products`: WEIGHTS sums stay in registers, so a vector
+   of the gradient is loaded once for all of them. */
+#ifndef PRODUCTS_H
+#define PRODUCTS_H
+
+#include "vectors.h"
+
+enum { BLOCK = 12, WEIGHTS = 8 };
+
+/* The weights of one row of a sparse matrix: where each finds its input, and its value. */
+typedef struct {
+    const int32_t *offsets; /* in pixels of `lanes` floats */
+    const float *values;
+    int64_t count;
+} Weights;
+
+/* With few vectors, `ways` weights are added into sums of their own, so that no addition waits for the one before it. */
+INLINE void block(float *out, const float *in, Weights weights, int64_t lanes, float start, int clip, const int size,
+                  const int ways) {
+    Vector sums[4][BLOCK];
+    for (int way = 0; way < ways; way++)
+        for (int i = 0; i < size; i++) sums[way][i] = ALL(way ? 0 : start);
+    int64_t k = 0;
+    for (; k + ways <= weights.count; k += ways)
+        for (int way = 0; way < ways; way++) {
+            const float *from = in + weights.offsets[k + way] * lanes;
+            Vector value = ALL(weights.values[k + way]);
+            for (int i = 0; i < size; i++) sums[way][i] += value * LOAD(from + i * WIDTH);
+        }
+    for (; k < weights.count; k++) {
+        const float *from = in + weights.offsets[k] * lanes;
+        Vector value = ALL(weights.values[k]);
+        for (int i = 0; i < size; i++) sums[0][i] += value * LOAD(from + i * WIDTH);
+    }
+    for (int i = 0; i < size; i++) {
+        Vector sum = sums[0][i];
+        for (int way = 1; way < ways; way++) sum += sums[way][i];
+        if (clip) sum = (Vector)((Truth)sum & ~(Truth)(sum < 0)); /* keeps NaN, as torch.relu does */
+        STORE(out + i * WIDTH, sum);
+    }
+}
+
+/* out[i] = start + sum over k of values[k] * in[offsets[k] * lanes + i], for i in [0, length); with `clip`, the larger of
+   that and 0. */
+static void row_product(float *out, const float *in, Weights weights, int64_t lanes, int64_t length, float start,
+                        int clip) {
+    int64_t vectors = (length + WIDTH - 1) / WIDTH, blocks = (vectors + BLOCK - 1) / BLOCK;
+    for (int64_t number = 0; number < blocks; number++) {
+        int64_t first = number * vectors / blocks, size = (number + 1) * vectors / blocks - first;
+        float *to = out + first * WIDTH;
+        const float *from = in + first * WIDTH;
+        switch (size) { /* the size is a constant of the code, so that the sums are registers */
+#define CASE(size, ways) \
+    case size: block(to, from, weights, lanes, start, clip, size, ways); break;
+            CASE(1, 4) CASE(2, 4) CASE(3, 2) CASE(4, 2) CASE(5, 2) CASE(6, 1)
+            CASE(7, 1) CASE(8, 1) CASE(9, 1) CASE(10, 1) CASE(11, 1) CASE(12, 1)
+#undef CASE
+        }
+    }
+}
+
+INLINE float total(Vector sum) {
+    float total = 0;
+    for (int i = 0; i < WIDTH; i++) total += sum[i];
+    return total;
+}
+
+INLINE void some_dots(float *sums, const float *gradient, const float *in, const int32_t *offsets, int64_t lanes,
+                      int64_t length, const int count) {
+    Vector partial[WEIGHTS];
+    const float *from[WEIGHTS];
+    for (int k = 0; k < count; k++) partial[k] = ALL(0), from[k] = in + offsets[k] * lanes;
+    int64_t whole = length / WIDTH * WIDTH;
+    for (int64_t i = 0; i < whole; i += WIDTH) {
+        Vector each = LOAD(gradient + i);
+        for (int k = 0; k < count; k++) partial[k] += each * LOAD(from[k] + i);
+    }
+    for (int k = 0; k < count; k++) {
+        float sum = total(partial[k]);
+        for (int64_t i = whole; i < length; i++) sum += gradient[i] * from[k][i];
+        sums[k] = sum;
+    }
+}
+
+/* sums[k] = sum over i in [0, length) of gradient[i] * in[offsets[k] * lanes + i] */
+static void dot_products(float *sums, const float *gradient, const float *in, Weights weights, int64_t lanes,
+                         int64_t length) {
+    int64_t k = 0;
+    for (; k + WEIGHTS <= weights.count; k += WEIGHTS)
+        some_dots(sums + k, gradient, in, weights.offsets + k, lanes, length, WEIGHTS);
+    for (; k + 2 <= weights.count; k += 2)
+        some_dots(sums + k, gradient, in, weights.offsets + k, lanes, length, 2);
+    if (k < weights.count) some_dots(sums + k, gradient, in, weights.offsets + k, lanes, length, 1);
+}
+
+#endif
