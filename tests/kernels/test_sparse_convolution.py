@@ -15,7 +15,7 @@ from flipout.kernels import sparse_convolution
 from flipout.kernels.geometry import Convolution
 from flipout.kernels.library import kernels
 from flipout.kernels.sparse_convolution import convolve, convolve_backward
-from flipout.kernels.sparse_weight import SparseWeight
+from flipout.kernels.sparse_pattern import SparsePattern
 
 from .cases import Case, convolutions, pairs
 
@@ -24,10 +24,13 @@ INSTRUCTIONS = ("avx512", "avx2", "plain")
 
 def sparse(case: Case, *, clip: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """The output, the gradient of the images, and that of the weight, by the kernels."""
-    weight = SparseWeight(case.weight != 0)
-    assert weight.read(case.weight)
-    output = convolve(case.images, weight, case.convolution, case.bias, clip=clip)
-    gradients = convolve_backward(case.gradient, case.images, weight, case.convolution, of_images=True, of_weight=True)
+    pattern = SparsePattern(case.weight != 0)
+    values = pattern.values(case.weight)
+    assert values is not None
+    output = convolve(case.images, pattern, values, case.convolution, case.bias, clip=clip)
+    gradients = convolve_backward(
+        case.gradient, case.images, pattern, values, case.convolution, of_images=True, of_weight=True
+    )
     assert gradients[0] is not None
     assert gradients[1] is not None
     return output, gradients[0], gradients[1]
@@ -119,18 +122,19 @@ def test_a_pruned_weight_never_meets_an_infinite_pixel() -> None:
 
 def test_weights_that_are_not_finite_are_reported() -> None:
     weight = torch.tensor([[1.0, math.inf, 0.0], [0.0, 2.0, math.nan]])
-    sparse_weight = SparseWeight(torch.tensor([[True, False, True], [False, True, False]]))
-    assert sparse_weight.read(weight)
-    assert sparse_weight.values.tolist() == [1, 0, 2]
-    assert not SparseWeight(weight != 0).read(weight)
+    values = SparsePattern(torch.tensor([[True, False, True], [False, True, False]])).values(weight)
+    assert values is not None
+    assert values.tolist() == [1, 0, 2]
+    assert SparsePattern(weight != 0).values(weight) is None
 
 
 def test_gradients_that_are_not_asked_for_are_not_computed() -> None:
     case = Case.draw(Convolution((3, 3), (5, 5), (3, 3)), 4, 0.5)
-    weight = SparseWeight(case.weight != 0)
-    weight.read(case.weight)
+    pattern = SparsePattern(case.weight != 0)
+    values = pattern.values(case.weight)
+    assert values is not None
     both = sparse(case)[1:]
-    arguments = case.gradient, case.images, weight, case.convolution
+    arguments = case.gradient, case.images, pattern, values, case.convolution
     images, nothing = convolve_backward(*arguments, of_images=True, of_weight=False)
     assert nothing is None
     assert images is not None

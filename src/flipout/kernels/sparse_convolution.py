@@ -9,22 +9,29 @@ from torch import Tensor
 
 from .geometry import Convolution
 from .library import KernelCall, Size, kernels, size_of
-from .sparse_weight import SparseWeight
+from .sparse_pattern import SparsePattern
 
 WORK_OF_A_THREAD = 2**18
 """Multiply-adds that are worth waking a thread for."""
 
 
 def convolve(
-    images: Tensor, weight: SparseWeight, convolution: Convolution, bias: Tensor | None = None, *, clip: bool = False
+    images: Tensor,
+    pattern: SparsePattern,
+    values: Tensor,
+    convolution: Convolution,
+    bias: Tensor | None = None,
+    *,
+    clip: bool = False,
 ) -> Tensor:
-    """Return the output (images, channels, height, width); with `clip` of negative numbers, as ReLU does."""
+    """Return the output (images, channels, height, width); with `clip`, negative numbers become 0, as by ReLU."""
     images = images.contiguous()
     output = images.new_empty(len(images), convolution.channels[1], *convolution.out)
     if len(images):
+        size = _size(images, pattern, convolution)
         call = KernelCall(
-            size=addressof(_size(images, weight, convolution)),
-            forward=weight.indices(convolution).matrix(weight.values),
+            size=addressof(size),
+            forward=pattern.indices(convolution).matrix(values),
             input=images.data_ptr(),
             bias=None if bias is None else bias.data_ptr(),
             output=output.data_ptr(),
@@ -37,7 +44,8 @@ def convolve(
 def convolve_backward(
     gradient: Tensor,
     images: Tensor,
-    weight: SparseWeight,
+    pattern: SparsePattern,
+    values: Tensor,
     convolution: Convolution,
     *,
     of_images: bool,
@@ -49,15 +57,16 @@ def convolve_backward(
     """
     gradient, images = gradient.contiguous(), images.contiguous()
     of = torch.empty_like(images) if of_images else None
-    dense = images.new_zeros(weight.shape) if of_weight else None
+    dense = images.new_zeros(pattern.shape) if of_weight else None
     if len(images) and (of_images or of_weight):
-        indices = weight.indices(convolution)
-        values = indices.in_transposed_order(weight.values)
+        indices = pattern.indices(convolution)
+        size = _size(images, pattern, convolution)
+        in_transposed_order = indices.in_transposed_order(values)
         call = KernelCall(
-            size=addressof(_size(images, weight, convolution)),
-            forward=indices.matrix(weight.values),
-            transposed=indices.transposed(values),
-            positions=weight.positions.data_ptr(),
+            size=addressof(size),
+            forward=indices.matrix(values),
+            transposed=indices.transposed(in_transposed_order),
+            positions=pattern.positions.data_ptr(),
             input=images.data_ptr(),
             output_gradient=gradient.data_ptr(),
             input_gradient=None if of is None else of.data_ptr(),
@@ -67,6 +76,6 @@ def convolve_backward(
     return of, dense
 
 
-def _size(images: Tensor, weight: SparseWeight, convolution: Convolution) -> Size:
-    work = len(images) * convolution.length * len(weight.values)
+def _size(images: Tensor, pattern: SparsePattern, convolution: Convolution) -> Size:
+    work = len(images) * convolution.length * len(pattern)
     return size_of(convolution, len(images), max(1, min(torch.get_num_threads(), work // WORK_OF_A_THREAD)))

@@ -1,4 +1,4 @@
-"""The weights of a layer that are kept, as the kernels read them."""
+"""Which weights of a layer are kept, as the kernels read it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from .geometry import Convolution
 from .library import Matrix, kernels
 
 
-class SparseWeight:
-    """The positions of the kept weights of a layer, and their values.
+class SparsePattern:
+    """The positions of the kept weights of a layer. It never changes.
 
     Args:
         mask: nonzero where a weight is kept; the shape is that of the weight.
@@ -22,13 +22,19 @@ class SparseWeight:
         self.outputs, self.inputs = rows.nonzero(as_tuple=True)
         self.positions = self.outputs * rows.shape[1] + self.inputs
         self.starts = _starts(self.outputs, len(rows))
-        self.values = torch.zeros(len(self.positions))
         self._indices: dict[Convolution, Indices] = {}
 
-    def read(self, dense: Tensor) -> bool:
-        """Take the values from a dense weight; return whether they are all finite."""
-        self.values = torch.empty(len(self.positions))  # a new tensor, because a backward pass may need the old one
-        return kernels().gather(self.values, dense.contiguous(), self.positions)
+    def __len__(self) -> int:
+        """The number of kept weights."""
+        return self.positions.shape[0]
+
+    def values(self, dense: Tensor) -> Tensor | None:
+        """The kept values of a dense weight, or None if one of them is not finite.
+
+        Between the rows of an image the kernels multiply weights with zeros, which must give zeros.
+        """
+        values = torch.empty(len(self))
+        return values if kernels().gather(values, dense.detach().contiguous(), self.positions) else None
 
     def indices(self, convolution: Convolution) -> Indices:
         """The positions for images of one size."""
@@ -40,17 +46,17 @@ class SparseWeight:
 class Indices:
     """The sparse matrix of a layer between the planes of packed images of one size, and its transpose."""
 
-    def __init__(self, weight: SparseWeight, convolution: Convolution) -> None:
+    def __init__(self, pattern: SparsePattern, convolution: Convolution) -> None:
         source, target = convolution.input, convolution.output
         phases = convolution.phases[0] * convolution.phases[1]
         phase, offset = convolution.taps
-        channel, tap = weight.inputs // len(phase), weight.inputs % len(phase)
+        channel, tap = pattern.inputs // len(phase), pattern.inputs % len(phase)
         planes, offset = channel * phases + phase[tap], offset[tap]
-        self._starts = weight.starts
+        self._starts = pattern.starts
         self._offsets = (planes * source.plane + offset).int()
         self._order = torch.argsort(planes, stable=True)
         self._transposed_starts = _starts(planes[self._order], convolution.channels[0] * phases)
-        self._transposed_offsets = (weight.outputs * target.plane + target.front - offset)[self._order].int()
+        self._transposed_offsets = (pattern.outputs * target.plane + target.front - offset)[self._order].int()
 
     def matrix(self, values: Tensor) -> Matrix:
         return Matrix(self._starts.data_ptr(), self._offsets.data_ptr(), values.data_ptr())
