@@ -29,9 +29,18 @@ class SwitchedLayer:
     module: nn.Module
     computation: SparseComputation
     mask: Tensor | None = None
-    """The mask that the computation was decided for."""
+    """The mask that the computation was decided for, a copy of it, and the number of changes it had then."""
+    copy: Tensor | None = None
+    version: int = -1
     keys: tuple[str, str] | None = None
     """The keys of the table: for gradients of the kept weights, and for all gradients."""
+
+    def has_other(self, mask: Tensor) -> bool:
+        """Whether a mask is not the one that the computation was decided for."""
+        if mask is self.mask and mask._version == self.version:  # as in most steps; a comparison takes longer
+            return False
+        self.mask, self.version = mask, mask._version
+        return self.copy is None or not torch.equal(self.copy, mask)
 
 
 class SparseKernels:
@@ -85,9 +94,7 @@ class SparseKernels:
         for name, layer in self._layers.items():
             layer.computation.all_gradients = all_gradients
             mask = masks[name]
-            if layer.keys is not None and (
-                all_gradients != self._all_gradients or layer.mask is None or not torch.equal(layer.mask, mask)
-            ):
+            if layer.keys is not None and (all_gradients != self._all_gradients or layer.has_other(mask)):
                 self._decide(layer, mask, layer.keys[all_gradients])
         self._all_gradients = all_gradients
 
@@ -111,7 +118,7 @@ class SparseKernels:
         self.table = SpeedTable(state["densities"])
         for name, layer in self._layers.items():
             keys = state["keys"].get(name)
-            layer.keys, layer.mask = None if keys is None else (keys[0], keys[1]), None
+            layer.keys, layer.mask, layer.copy = None if keys is None else (keys[0], keys[1]), None, None
         self.update()
 
     def __repr__(self) -> str:
@@ -129,7 +136,7 @@ class SparseKernels:
     def _decide(self, layer: SwitchedLayer, mask: Tensor, key: str) -> None:
         kept = int(mask.count_nonzero())
         is_worth_it = 0 < kept <= self.table.densities[key] * mask.numel()
-        layer.mask = mask.clone()
+        layer.copy = mask.clone()
         layer.computation.pattern = SparsePattern(mask) if is_worth_it else None
 
     def _after_step(self, *_: Any) -> None:

@@ -18,9 +18,9 @@ DENSITIES = (0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4)
 """The densities of a table. Few of them, so that two measurements are likely to agree."""
 MARGIN = 0.9
 """A sparse layer must take less than this share of the time of the dense one."""
-IMAGES = 32
-"""The most images of a measurement."""
-REPETITIONS = 3
+IMAGES = 8
+"""The most images of a measurement, for each thread."""
+REPETITIONS = 2
 
 
 class SpeedTable:
@@ -48,7 +48,11 @@ def key_of(seen: Seen, *, all_gradients: bool) -> str:
     flags = ("input gradient" * seen.gradient, "channels last" * seen.channels_last, "all gradients" * all_gradients)
     numbers = " ".join(f"{first}x{second}" for first, second in sides)
     threads = f"{torch.get_num_threads()} threads"
-    return ", ".join((numbers, f"{min(seen.images, IMAGES)} images", threads, *filter(None, flags)))
+    return ", ".join((numbers, f"{_images(seen)} images", threads, *filter(None, flags)))
+
+
+def _images(seen: Seen) -> int:
+    return min(seen.images, IMAGES * torch.get_num_threads())
 
 
 def highest_density(seen: Seen, *, all_gradients: bool) -> float:
@@ -69,7 +73,7 @@ class Trial:
     def __init__(self, seen: Seen, *, all_gradients: bool) -> None:
         self.seen, self.convolution, self.all_gradients = seen, seen.convolution, all_gradients
         self.generator = torch.Generator().manual_seed(0)
-        images = min(seen.images, IMAGES)
+        images = _images(seen)
         inputs, outputs = self.convolution.channels
         with torch.no_grad():
             self.images = self._random(images, inputs, *self.convolution.image)
