@@ -18,7 +18,7 @@ class KernelsHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         folder = Path(self.root, "src", "flipout", "kernels")
         build = _module(folder / "build.py")
-        library = folder / build.library_name()
+        library = folder / build.LIBRARY
         if (problem := build.build(library)) is not None:
             library.unlink(missing_ok=True)
             print(f"flipout is installed without its fast kernels for sparse layers: {problem}", file=sys.stderr)

@@ -11,12 +11,12 @@ import platform
 import shlex
 import shutil
 import subprocess
-import sysconfig
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 SOURCES = Path(__file__).with_name("c")
+LIBRARY = "_kernels.so"
 FLAGS = (
     *("-O3", "-std=gnu11", "-fPIC", "-fno-math-errno", "-ffp-contract=fast", "-Wno-psabi"),
     *("-fno-tree-loop-distribute-patterns", "-Wno-unknown-warning-option"),  # copies of a few numbers stay loops
@@ -26,11 +26,6 @@ X86 = {
     "avx512": ("-mavx2", "-mfma", "-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq"),
 }
 """The instruction sets of x86-64 beyond the plain one, and their options."""
-
-
-def library_name() -> str:
-    """The file name of the shared library."""
-    return "_kernels" + (sysconfig.get_config_var("SHLIB_SUFFIX") or ".so")
 
 
 def compiler() -> list[str] | None:
@@ -81,4 +76,4 @@ def _run(command: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(build(Path(__file__).with_name(library_name())))
+    raise SystemExit(build(Path(__file__).with_name(LIBRARY)))

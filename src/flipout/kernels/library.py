@@ -12,10 +12,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .build import library_name
 from .geometry import Convolution, Layout
 
-FILE = Path(__file__).with_name(library_name())
+FILE = Path(__file__).with_name("_kernels.so")
 
 
 class MissingKernelsWarning(UserWarning):
@@ -43,6 +42,7 @@ class KernelCall(Structure):
     _fields_ = (
         *(("size", c_void_p), ("forward", Matrix), ("transposed", Matrix), ("positions", c_void_p)),
         *(("input", c_void_p), ("bias", c_void_p), ("output_gradient", c_void_p)),
+        ("addend", c_void_p),
         *(("output", c_void_p), ("input_gradient", c_void_p), ("weight_gradient", c_void_p)),
         *(("scratch", c_void_p), ("clip", c_int64)),
     )
@@ -74,9 +74,14 @@ class Kernels:
         """Copy the values at some positions of a dense tensor; return whether they are all finite."""
         return bool(self._gather(values.data_ptr(), dense.data_ptr(), positions.data_ptr(), len(positions)))
 
-    def run(self, call: KernelCall) -> None:
+    def scratch_size(self, call: KernelCall) -> int:
+        """The floats of scratch memory that a call needs."""
+        return int(self._scratch_size(byref(call)))
+
+    def run(self, call: KernelCall, floats: int | None = None) -> None:
         """Compute what a call asks for, with memory that this thread keeps."""
-        floats = self._scratch_size(byref(call))
+        if floats is None:
+            floats = self.scratch_size(call)
         scratch = getattr(self._local, "scratch", None)
         if scratch is None or scratch.numel() < floats + 16:
             scratch = self._local.scratch = torch.empty(floats + 16)

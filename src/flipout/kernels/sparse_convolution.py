@@ -22,11 +22,18 @@ def convolve(
     convolution: Convolution,
     bias: Tensor | None = None,
     *,
+    addend: Tensor | None = None,
     clip: bool = False,
 ) -> Tensor:
-    """Return the output (images, channels, height, width); with `clip`, negative numbers become 0, as by ReLU."""
+    """Return the output (images, channels, height, width).
+
+    Args:
+        addend: a tensor of the size of the output that is added to it.
+        clip: whether negative numbers of the sum become 0, as by ReLU.
+    """
     images = images.contiguous()
     output = images.new_empty(len(images), convolution.channels[1], *convolution.out)
+    addend = None if addend is None else addend.expand(output.shape).contiguous()
     if len(images):
         size = _size(images, pattern, convolution)
         call = KernelCall(
@@ -34,6 +41,7 @@ def convolve(
             forward=pattern.indices(convolution).matrix(values),
             input=images.data_ptr(),
             bias=None if bias is None else bias.data_ptr(),
+            addend=None if addend is None else addend.data_ptr(),
             output=output.data_ptr(),
             clip=clip,
         )
@@ -76,6 +84,11 @@ def convolve_backward(
     return of, dense
 
 
+def threads_for(convolution: Convolution, images: int, weights: int) -> int:
+    """The threads for a call: as many as torch uses, if there is work for them."""
+    work = images * convolution.length * weights
+    return max(1, min(torch.get_num_threads(), work // WORK_OF_A_THREAD))
+
+
 def _size(images: Tensor, pattern: SparsePattern, convolution: Convolution) -> Size:
-    work = len(images) * convolution.length * len(pattern)
-    return size_of(convolution, len(images), max(1, min(torch.get_num_threads(), work // WORK_OF_A_THREAD)))
+    return size_of(convolution, len(images), threads_for(convolution, len(images), len(pattern)))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from functools import cached_property
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -23,6 +27,9 @@ class SparsePattern:
         self.positions = self.outputs * rows.shape[1] + self.inputs
         self.starts = _starts(self.outputs, len(rows))
         self._indices: dict[Convolution, Indices] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_indices": {}}  # they are found again from the rest
 
     def __len__(self) -> int:
         """The number of kept weights."""
@@ -47,26 +54,35 @@ class Indices:
     """The sparse matrix of a layer between the planes of packed images of one size, and its transpose."""
 
     def __init__(self, pattern: SparsePattern, convolution: Convolution) -> None:
-        source, target = convolution.input, convolution.output
-        phases = convolution.phases[0] * convolution.phases[1]
-        phase, offset = convolution.taps
-        channel, tap = pattern.inputs // len(phase), pattern.inputs % len(phase)
-        planes, offset = channel * phases + phase[tap], offset[tap]
-        self._starts = pattern.starts
-        self._offsets = (planes * source.plane + offset).int()
-        self._order = torch.argsort(planes, stable=True)
-        self._transposed_starts = _starts(planes[self._order], convolution.channels[0] * phases)
-        self._transposed_offsets = (pattern.outputs * target.plane + target.front - offset)[self._order].int()
+        self._pattern, self._convolution = pattern, convolution
+        planes, offsets = self._planes_and_offsets()
+        self._offsets = (planes * convolution.input.plane + offsets).int()
 
     def matrix(self, values: Tensor) -> Matrix:
-        return Matrix(self._starts.data_ptr(), self._offsets.data_ptr(), values.data_ptr())
-
-    def in_transposed_order(self, values: Tensor) -> Tensor:
-        return values[self._order]
+        return Matrix(self._pattern.starts.data_ptr(), self._offsets.data_ptr(), values.data_ptr())
 
     def transposed(self, values: Tensor) -> Matrix:
         """The transposed matrix, with values in its order."""
-        return Matrix(self._transposed_starts.data_ptr(), self._transposed_offsets.data_ptr(), values.data_ptr())
+        _, starts, offsets = self._transposed
+        return Matrix(starts.data_ptr(), offsets.data_ptr(), values.data_ptr())
+
+    def in_transposed_order(self, values: Tensor) -> Tensor:
+        return values[self._transposed[0]]
+
+    @cached_property
+    def _transposed(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The order of the weights, the starts of the rows, and the offsets. Inference needs none of them."""
+        planes, offsets = self._planes_and_offsets()
+        target, rows = self._convolution.output, self._convolution.channels[0] * math.prod(self._convolution.phases)
+        order = torch.argsort(planes, stable=True)
+        found = (self._pattern.outputs * target.plane + target.front - offsets)[order]
+        return order, _starts(planes[order], rows), found.int()
+
+    def _planes_and_offsets(self) -> tuple[Tensor, Tensor]:
+        """The plane of the input that each weight reads, and the offset of its tap."""
+        phase, offset = self._convolution.taps
+        channel, tap = self._pattern.inputs // len(phase), self._pattern.inputs % len(phase)
+        return channel * math.prod(self._convolution.phases) + phase[tap], offset[tap]
 
 
 def _starts(sorted_rows: Tensor, rows: int) -> Tensor:

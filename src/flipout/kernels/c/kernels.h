@@ -22,6 +22,7 @@ typedef struct {
     Matrix forward, transposed;
     const int64_t *positions; /* in the dense weight, of each weight of `forward` */
     const float *input, *bias, *output_gradient;
+    const float *addend; /* added to the output before `clip`; NULL: nothing */
     float *output, *input_gradient, *weight_gradient; /* NULL: not asked for */
     float *scratch;
     int64_t clip;

@@ -81,9 +81,20 @@ static Memory memory_of(const Call *call, int64_t chunk) {
     return (Memory){start, output, sums, sums + (call->weight_gradient ? weights_in(call) : 0)};
 }
 
+/* Add `addend` to `count` numbers of each image, and clip the sums, just after they were written. */
+static void add_to_channels(float *images, const float *addend, const Layout *layout, int64_t lanes, int64_t count,
+                            int clip) {
+    int64_t size = layout->channels * layout->height * layout->width;
+    for (int64_t lane = 0; lane < lanes; lane++)
+        for (int64_t i = lane * size; i < lane * size + count; i++) {
+            float sum = images[i] + addend[i];
+            images[i] = clip && sum < 0 ? 0 : sum;
+        }
+}
+
 /* Write rows of the product of a matrix with packed planes to the images that start at `images`. */
 static void multiply(float *images, const float *packed, const Layout *layout, const Matrix *matrix, int64_t length,
-                     int64_t lanes, const float *bias, int clip, Range rows) {
+                     int64_t lanes, const float *bias, const float *addend, int clip, Range rows) {
     int64_t phases = layout->step_y * layout->step_x;
     if (is_matrix(layout)) {
         float band[BAND * MAX_LANES + WIDTH];
@@ -91,8 +102,9 @@ static void multiply(float *images, const float *packed, const Layout *layout, c
             int64_t end = least(start + BAND, rows.last);
             for (int64_t row = start; row < end; row++)
                 row_product(band + (row - start) * lanes, packed, weights_of(matrix, row), lanes, lanes,
-                              bias ? bias[row] : 0, clip);
+                            bias ? bias[row] : 0, clip && !addend);
             unpack_rows(images + start, band, layout->channels, lanes, end - start);
+            if (addend) add_to_channels(images + start, addend + start, layout, lanes, end - start, clip);
         }
         return;
     }
@@ -106,8 +118,11 @@ static void multiply(float *images, const float *packed, const Layout *layout, c
             int64_t channel = first_channel(rows.first, phase, phases);
             for (int64_t row = channel * phases + phase; row < rows.last; row += phases, channel++) {
                 row_product(pixels, packed + tile.first * lanes, weights_of(matrix, row), lanes, count * lanes,
-                            bias ? bias[channel] : 0, clip);
+                            bias ? bias[channel] : 0, clip && !addend);
                 unpack(images + channel * channel_size, pixels, layout, lanes, image, tile_row, tile.first, count);
+                if (addend && number == tiles - 1 && phase == phases - 1)
+                    add_to_channels(images + channel * channel_size, addend + channel * channel_size, layout, lanes,
+                                    channel_size, clip);
             }
         }
     }
@@ -163,14 +178,15 @@ static void pack_gradient(const Call *call, const Memory *memory, int64_t group,
 static void find_output(const Call *call, const Memory *memory, int64_t group, int64_t number, int64_t parts) {
     const Layout *layout = &call->size->output;
     multiply(call->output + first_of(call->size, layout, group), memory->input, layout, &call->forward,
-             call->size->length, lanes_of(call->size, group), call->bias, (int)call->clip,
+             call->size->length, lanes_of(call->size, group), call->bias,
+             call->addend ? call->addend + first_of(call->size, layout, group) : NULL, (int)call->clip,
              part(layout->channels, number, parts));
 }
 
 static void find_input_gradient(const Call *call, const Memory *memory, int64_t group, int64_t number, int64_t parts) {
     const Layout *layout = &call->size->input;
     multiply(call->input_gradient + first_of(call->size, layout, group), memory->output, layout, &call->transposed,
-             layout->rows * layout->columns, lanes_of(call->size, group), NULL, 0,
+             layout->rows * layout->columns, lanes_of(call->size, group), NULL, NULL, 0,
              part(planes_of(layout), number, parts));
 }
 
