@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import pickle
@@ -17,7 +18,7 @@ from flipout.kernels import SparseKernels, SparseKernelsWarning
 from flipout.kernels.sparse_modules import Seen, convolution_of
 from flipout.kernels.speed_table import DENSITIES, SpeedTable
 
-from .networks import ConvNet, batch, pruned, step
+from .networks import ConvNet, EveryDensity, batch, pruned, step
 
 LAYERS = ["first.weight", "second.weight", "third.weight", "line.weight", "head.weight"]
 
@@ -290,3 +291,34 @@ def test_a_dropped_pruner_gives_the_layers_back() -> None:
     kernels._pruner = lambda: None
     step(model, optimizer, 0)
     assert type(model.first) is nn.Conv2d
+
+
+def test_a_shrunk_network_trains_with_sparse_kernels() -> None:
+    def shrunk(sparse: bool) -> Any:
+        torch.manual_seed(0)
+        layers = nn.Conv2d(3, 24, 3), nn.ReLU(), nn.Conv2d(24, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(400, 4)
+        model = nn.Sequential(*layers)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        schedule = flipout.OneShot(0.97, 6)
+        pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.97, steps=6, schedule=schedule, compile=False)
+        kernels = SparseKernels(pruner) if sparse else None
+        if kernels is not None:
+            kernels.table = EveryDensity()
+        losses = []
+        for number in range(6):
+            losses.append(step(model, optimizer, number))
+            if number == 2:
+                with contextlib.nullcontext() if kernels is None else kernels.paused():
+                    pruner.shrink(batch(0)[0])
+        return model, pruner, kernels, losses
+
+    dense, sparse = shrunk(False), shrunk(True)
+    assert sparse[0][0].weight.shape == dense[0][0].weight.shape
+    assert sparse[0][0].weight.shape[0] < 24
+    assert len(sparse[2].sparse_layers) == 3
+    assert sparse[3] == pytest.approx(dense[3], rel=1e-3)
+    sparse[1].expand()
+    with torch.no_grad():
+        sparse[2].update()
+    assert len(sparse[2].sparse_layers) == 3
+    step(sparse[0], sparse[1].optimizer, 9)

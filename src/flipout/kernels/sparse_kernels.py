@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +99,19 @@ class SparseKernels:
                 self._decide(layer, mask, layer.keys[all_gradients])
         self._all_gradients = all_gradients
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Give all layers their own classes back for a while: for code that asks for the class of a layer, or that
+        changes the sizes of weights, such as `pruner.shrink`."""
+        for layer in self._layers.values():
+            make_dense(layer.module)
+        try:
+            yield
+        finally:
+            for layer in self._layers.values():
+                make_sparse(layer.module, layer.computation)
+            self.update()
+
     def remove(self) -> None:
         """Give all layers their own classes back."""
         for layer in self._layers.values():
@@ -135,7 +149,7 @@ class SparseKernels:
 
     def _decide(self, layer: SwitchedLayer, mask: Tensor, key: str) -> None:
         kept = int(mask.count_nonzero())
-        is_worth_it = 0 < kept <= self.table.densities[key] * mask.numel()
+        is_worth_it = kept <= self.table.densities[key] * mask.numel()
         layer.copy = mask.clone()
         layer.computation.pattern = SparsePattern(mask) if is_worth_it else None
 
