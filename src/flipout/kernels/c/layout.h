@@ -27,27 +27,60 @@ static int64_t packed_size(const Layout *layout, int64_t lanes) {
     return (layout->channels * layout->step_y * layout->step_x * layout->plane + layout->tail) * lanes;
 }
 
-static void transpose_four(float *to, int64_t to_row, const float *from, int64_t from_row) {
+static inline void transpose_four(float *to, int64_t to_row, const float *from, int64_t from_row) {
     Four a = LOAD_FOUR(from), b = LOAD_FOUR(from + from_row);
     Four c = LOAD_FOUR(from + 2 * from_row), d = LOAD_FOUR(from + 3 * from_row);
-    Four ab = MIX(a, b, 0, 4, 1, 5), cd = MIX(c, d, 0, 4, 1, 5);
-    Four ab_high = MIX(a, b, 2, 6, 3, 7), cd_high = MIX(c, d, 2, 6, 3, 7);
-    STORE_FOUR(to, MIX(ab, cd, 0, 1, 4, 5));
-    STORE_FOUR(to + to_row, MIX(ab, cd, 2, 3, 6, 7));
-    STORE_FOUR(to + 2 * to_row, MIX(ab_high, cd_high, 0, 1, 4, 5));
-    STORE_FOUR(to + 3 * to_row, MIX(ab_high, cd_high, 2, 3, 6, 7));
+    Four ab = MIX(Four, a, b, 0, 4, 1, 5), cd = MIX(Four, c, d, 0, 4, 1, 5);
+    Four ab_high = MIX(Four, a, b, 2, 6, 3, 7), cd_high = MIX(Four, c, d, 2, 6, 3, 7);
+    STORE_FOUR(to, MIX(Four, ab, cd, 0, 1, 4, 5));
+    STORE_FOUR(to + to_row, MIX(Four, ab, cd, 2, 3, 6, 7));
+    STORE_FOUR(to + 2 * to_row, MIX(Four, ab_high, cd_high, 0, 1, 4, 5));
+    STORE_FOUR(to + 3 * to_row, MIX(Four, ab_high, cd_high, 2, 3, 6, 7));
 }
+
+#if defined(__AVX2__)
+static inline void transpose_eight(float *to, int64_t to_row, const float *from, int64_t from_row) {
+    Eight rows[8], pairs[8], fours[8];
+    for (int i = 0; i < 8; i++) rows[i] = *(const LooseEight *)(from + i * from_row);
+    for (int i = 0; i < 8; i += 2) {
+        pairs[i] = MIX(Eight, rows[i], rows[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+        pairs[i + 1] = MIX(Eight, rows[i], rows[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int j = 0; j < 2; j++) {
+            fours[i + 2 * j] = MIX(Eight, pairs[i + j], pairs[i + j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+            fours[i + 2 * j + 1] = MIX(Eight, pairs[i + j], pairs[i + j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+        }
+    for (int i = 0; i < 4; i++) {
+        *(LooseEight *)(to + i * to_row) = MIX(Eight, fours[i], fours[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+        *(LooseEight *)(to + (i + 4) * to_row) = MIX(Eight, fours[i], fours[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+    }
+}
+#endif
 
 /* to[j][i] = from[i][j] */
 static void transpose(float *to, int64_t to_row, const float *from, int64_t from_row, int64_t rows, int64_t columns) {
-    int64_t whole_rows = rows & ~3, whole_columns = columns & ~3;
-    for (int64_t i = 0; i < whole_rows; i += 4) {
-        for (int64_t j = 0; j < whole_columns; j += 4)
+    int64_t i = 0;
+#if defined(__AVX2__)
+    for (; i + 8 <= rows; i += 8) {
+        int64_t j = 0;
+        for (; j + 8 <= columns; j += 8)
+            transpose_eight(to + j * to_row + i, to_row, from + i * from_row + j, from_row);
+        for (; j + 4 <= columns; j += 4)
+            for (int64_t k = i; k < i + 8; k += 4)
+                transpose_four(to + j * to_row + k, to_row, from + k * from_row + j, from_row);
+        for (; j < columns; j++)
+            for (int64_t k = i; k < i + 8; k++) to[j * to_row + k] = from[k * from_row + j];
+    }
+#endif
+    for (; i + 4 <= rows; i += 4) {
+        int64_t j = 0;
+        for (; j + 4 <= columns; j += 4)
             transpose_four(to + j * to_row + i, to_row, from + i * from_row + j, from_row);
-        for (int64_t j = whole_columns; j < columns; j++)
+        for (; j < columns; j++)
             for (int64_t k = i; k < i + 4; k++) to[j * to_row + k] = from[k * from_row + j];
     }
-    for (int64_t i = whole_rows; i < rows; i++)
+    for (; i < rows; i++)
         for (int64_t j = 0; j < columns; j++) to[j * to_row + i] = from[i * from_row + j];
 }
 

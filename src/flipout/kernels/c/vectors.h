@@ -28,11 +28,16 @@ typedef float LooseFour __attribute__((vector_size(16), aligned(4)));
 #define STORE_FOUR(address, vector) (*(LooseFour *)(address) = (vector))
 #define ALL(number) ((Vector){0} + (number))
 
+typedef float Eight __attribute__((vector_size(32)));
+typedef float LooseEight __attribute__((vector_size(32), aligned(4)));
+
+/* The numbers of two vectors at some positions. */
 #ifdef __clang__
-#define MIX(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
+#define MIX(kind, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
-typedef int32_t FourIndices __attribute__((vector_size(16)));
-#define MIX(a, b, i, j, k, l) __builtin_shuffle(a, b, (FourIndices){i, j, k, l})
+typedef int32_t FourPositions __attribute__((vector_size(16)));
+typedef int32_t EightPositions __attribute__((vector_size(32)));
+#define MIX(kind, a, b, ...) __builtin_shuffle(a, b, (kind##Positions){__VA_ARGS__})
 #endif
 
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
