@@ -93,8 +93,8 @@ static void add_to_channels(float *images, const float *addend, const Layout *la
 }
 
 /* Write rows of the product of a matrix with packed planes to the images that start at `images`. */
-static void multiply(float *images, const float *packed, const Layout *layout, const Matrix *matrix, int64_t length,
-                     int64_t lanes, const float *bias, const float *addend, int clip, Range rows) {
+static void multiply(float *images, const float *packed, const Layout *layout, const Matrix *matrix, int64_t lanes,
+                     const float *bias, const float *addend, int clip, Range rows) {
     int64_t phases = layout->step_y * layout->step_x;
     if (is_matrix(layout)) {
         float band[BAND * MAX_LANES + WIDTH];
@@ -109,20 +109,22 @@ static void multiply(float *images, const float *packed, const Layout *layout, c
         return;
     }
     float pixels[TILE + WIDTH];
-    int64_t tiles = tiles_of(length, lanes), channel_size = layout->height * layout->width;
-    for (int64_t number = 0; number < tiles; number++) {
-        Range tile = part(length, number, tiles);
-        int64_t count = tile.last - tile.first, tile_row = tile.first / layout->columns;
-        for (int64_t phase = 0; phase < phases; phase++) {
-            Inside image = inside(layout, phase);
+    int64_t columns = layout->columns, channel_size = layout->height * layout->width;
+    for (int64_t phase = 0; phase < phases; phase++) {
+        Inside image = inside(layout, phase);
+        int64_t begin = image.first_row * columns + image.first_column;
+        int64_t length = (image.last_row - 1) * columns + image.last_column - begin, tiles = tiles_of(length, lanes);
+        for (int64_t number = 0; number < tiles; number++) {
+            Range tile = part(length, number, tiles);
+            int64_t start = begin + tile.first, count = tile.last - tile.first, tile_row = start / columns;
             int64_t channel = first_channel(rows.first, phase, phases);
             for (int64_t row = channel * phases + phase; row < rows.last; row += phases, channel++) {
-                row_product(pixels, packed + tile.first * lanes, weights_of(matrix, row), lanes, count * lanes,
+                float *to = images + channel * channel_size;
+                row_product(pixels, packed + start * lanes, weights_of(matrix, row), lanes, count * lanes,
                             bias ? bias[channel] : 0, clip && !addend);
-                unpack(images + channel * channel_size, pixels, layout, lanes, image, tile_row, tile.first, count);
-                if (addend && number == tiles - 1 && phase == phases - 1)
-                    add_to_channels(images + channel * channel_size, addend + channel * channel_size, layout, lanes,
-                                    channel_size, clip);
+                unpack(to, pixels, layout, lanes, image, tile_row, start, count);
+                if (addend && number == tiles - 1)
+                    add_to_channels(to, addend + channel * channel_size, layout, lanes, channel_size, clip);
             }
         }
     }
@@ -178,7 +180,7 @@ static void pack_gradient(const Call *call, const Memory *memory, int64_t group,
 static void find_output(const Call *call, const Memory *memory, int64_t group, int64_t number, int64_t parts) {
     const Layout *layout = &call->size->output;
     multiply(call->output + first_of(call->size, layout, group), memory->input, layout, &call->forward,
-             call->size->length, lanes_of(call->size, group), call->bias,
+             lanes_of(call->size, group), call->bias,
              call->addend ? call->addend + first_of(call->size, layout, group) : NULL, (int)call->clip,
              part(layout->channels, number, parts));
 }
@@ -186,8 +188,7 @@ static void find_output(const Call *call, const Memory *memory, int64_t group, i
 static void find_input_gradient(const Call *call, const Memory *memory, int64_t group, int64_t number, int64_t parts) {
     const Layout *layout = &call->size->input;
     multiply(call->input_gradient + first_of(call->size, layout, group), memory->output, layout, &call->transposed,
-             layout->rows * layout->columns, lanes_of(call->size, group), NULL, NULL, 0,
-             part(planes_of(layout), number, parts));
+             lanes_of(call->size, group), NULL, NULL, 0, part(planes_of(layout), number, parts));
 }
 
 static void add_weight_gradient(const Call *call, const Memory *memory, int64_t group, int64_t number, int64_t parts) {

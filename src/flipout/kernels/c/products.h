@@ -63,9 +63,11 @@ static void row_product(float *out, const float *in, Weights weights, int64_t la
 }
 
 INLINE float total(Vector sum) {
-    float total = 0;
-    for (int i = 0; i < WIDTH; i++) total += sum[i];
-    return total;
+    float numbers[WIDTH];
+    STORE(numbers, sum);
+    Four four = LOAD_FOUR(numbers);
+    for (int i = 4; i < WIDTH; i += 4) four += LOAD_FOUR(numbers + i);
+    return (four[0] + four[1]) + (four[2] + four[3]);
 }
 
 INLINE void some_dots(float *sums, const float *gradient, const float *in, const int32_t *offsets, int64_t lanes,
