@@ -17,50 +17,66 @@ typedef struct {
     int64_t count;
 } Weights;
 
-/* With few vectors, `ways` weights are added into sums of their own, so that no addition waits for the one before it. */
+/* Add `ways` weights, from number k on, to sums of their own, so that no addition waits for the one before it. */
+#define ADD(k, ways)                                                                              \
+    for (int way = 0; way < ways; way++) {                                                        \
+        const float *from = in + weights.offsets[k + way] * lanes;                                \
+        Vector value = ALL(weights.values[k + way]);                                              \
+        for (int i = 0; i < size; i++) sums[way][i] += value * LOAD(from + i * WIDTH);            \
+        if (tail) tails[way] += weights.values[k + way] * LOAD_FOUR(from + size * WIDTH);         \
+    }
+
+/* `size` vectors of a row, and with `tail` four more numbers. */
 INLINE void block(float *out, const float *in, Weights weights, int64_t lanes, float start, int clip, const int size,
-                  const int ways) {
+                  const int ways, const int tail) {
     Vector sums[4][BLOCK];
-    for (int way = 0; way < ways; way++)
+    Four tails[4];
+    for (int way = 0; way < ways; way++) {
         for (int i = 0; i < size; i++) sums[way][i] = ALL(way ? 0 : start);
+        tails[way] = (Four){0} + (way ? 0 : start);
+    }
     int64_t k = 0;
-    for (; k + ways <= weights.count; k += ways)
-        for (int way = 0; way < ways; way++) {
-            const float *from = in + weights.offsets[k + way] * lanes;
-            Vector value = ALL(weights.values[k + way]);
-            for (int i = 0; i < size; i++) sums[way][i] += value * LOAD(from + i * WIDTH);
-        }
-    for (; k < weights.count; k++) {
-        const float *from = in + weights.offsets[k] * lanes;
-        Vector value = ALL(weights.values[k]);
-        for (int i = 0; i < size; i++) sums[0][i] += value * LOAD(from + i * WIDTH);
+    for (; k + ways <= weights.count; k += ways) ADD(k, ways)
+    for (; k < weights.count; k++) ADD(k, 1)
+    for (int way = 1; way < ways; way++) {
+        for (int i = 0; i < size; i++) sums[0][i] += sums[way][i];
+        tails[0] += tails[way];
     }
-    for (int i = 0; i < size; i++) {
-        Vector sum = sums[0][i];
-        for (int way = 1; way < ways; way++) sum += sums[way][i];
-        if (clip) sum = (Vector)((Truth)sum & ~(Truth)(sum < 0)); /* keeps NaN, as torch.relu does */
-        STORE(out + i * WIDTH, sum);
-    }
+    for (int i = 0; i < size; i++) /* a comparison with NaN is false, so it stays, as by torch.relu */
+        STORE(out + i * WIDTH, clip ? (Vector)((Truth)sums[0][i] & ~(Truth)(sums[0][i] < 0)) : sums[0][i]);
+    if (tail) STORE_FOUR(out + size * WIDTH, clip ? (Four)((FourTruth)tails[0] & ~(FourTruth)(tails[0] < 0)) : tails[0]);
 }
 
 /* out[i] = start + sum over k of values[k] * in[offsets[k] * lanes + i], for i in [0, length); with `clip`, the larger of
    that and 0. */
 static void row_product(float *out, const float *in, Weights weights, int64_t lanes, int64_t length, float start,
                         int clip) {
-    int64_t vectors = (length + WIDTH - 1) / WIDTH, blocks = (vectors + BLOCK - 1) / BLOCK;
+    int64_t whole = length / WIDTH, rest = length - whole * WIDTH;
+    if (WIDTH > 4 && whole <= 2 && rest > 0 && rest <= 4) { /* a short row: a whole vector more would take half as long again */
+        switch (whole) {
+#define CASE(size, ways) \
+    case size: block(out, in, weights, lanes, start, clip, size, ways, 1); break;
+            CASE(0, 4) CASE(1, 4) CASE(2, 4)
+#undef CASE
+        }
+        return;
+    }
+    int64_t vectors = whole + (rest > 0), blocks = (vectors + BLOCK - 1) / BLOCK;
     for (int64_t number = 0; number < blocks; number++) {
         int64_t first = number * vectors / blocks, size = (number + 1) * vectors / blocks - first;
         float *to = out + first * WIDTH;
         const float *from = in + first * WIDTH;
         switch (size) { /* the size is a constant of the code, so that the sums are registers */
 #define CASE(size, ways) \
-    case size: block(to, from, weights, lanes, start, clip, size, ways); break;
+    case size: block(to, from, weights, lanes, start, clip, size, ways, 0); break;
             CASE(1, 4) CASE(2, 4) CASE(3, 2) CASE(4, 2) CASE(5, 2) CASE(6, 1)
             CASE(7, 1) CASE(8, 1) CASE(9, 1) CASE(10, 1) CASE(11, 1) CASE(12, 1)
 #undef CASE
         }
     }
 }
+
+#undef ADD
 
 INLINE float total(Vector sum) {
     float numbers[WIDTH];

@@ -17,6 +17,7 @@ enum { WIDTH = 4 };
 typedef float Vector __attribute__((vector_size(4 * WIDTH)));
 typedef int32_t Truth __attribute__((vector_size(4 * WIDTH)));
 typedef float Four __attribute__((vector_size(16)));
+typedef int32_t FourTruth __attribute__((vector_size(16)));
 
 /* The same types at any address of a float. */
 typedef float LooseVector __attribute__((vector_size(4 * WIDTH), aligned(4)));
