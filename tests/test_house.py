@@ -21,6 +21,7 @@ BELOW = {
     "random_numbers": {"positions"},
     "shards": {"positions"},
     "selection": set(),
+    "kernels": set(),
     "statistics": {"numerics", "positions", "random_numbers"},
     "graph": {"layer_kinds", "layers", "numerics", "runtime", "statistics"},
     "granularity": {

@@ -102,6 +102,19 @@ def test_the_same_number_of_threads_gives_the_same_bits(images: int) -> None:
         assert all(torch.equal(*both) for both in zip(first, sparse(case), strict=True))
 
 
+@pytest.mark.usefixtures("_small_work")
+@pytest.mark.parametrize("images", [1, 9])
+def test_threads_that_a_call_starts_compute_the_same(images: int) -> None:
+    torch.set_num_threads(2)
+    case = Case.draw(Convolution((9, 8), (12, 12), (3, 3), (1, 1), (1, 1), (1, 1)), images, 0.3)
+    expected = sparse(case)
+    kernels().use_threads_of_torch(False)
+    try:
+        assert all(torch.equal(*both) for both in zip(expected, sparse(case), strict=True))
+    finally:
+        kernels().use_threads_of_torch(True)
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("column", [0, 3, 6])
 @pytest.mark.parametrize("stride", [1, 2])

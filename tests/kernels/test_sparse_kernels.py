@@ -7,6 +7,7 @@ import copy
 import io
 import pickle
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -322,3 +323,23 @@ def test_a_shrunk_network_trains_with_sparse_kernels() -> None:
         sparse[2].update()
     assert len(sparse[2].sparse_layers) == 3
     step(sparse[0], sparse[1].optimizer, 9)
+
+
+def test_data_parallel_training(tmp_path: Path) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        torch.manual_seed(0)
+        network = ConvNet()
+        model = nn.parallel.DistributedDataParallel(network)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
+        schedule = flipout.Geometric(0.8, 12, prunings=4, window=(0.1, 0.7))
+        options: Any = {"sparsity": 0.8, "steps": 12, "schedule": schedule, "compile": False}
+        pruner = flipout.GlobalMagnitude(model, optimizer, **options)
+        kernels = SparseKernels(pruner)
+        kernels.table = EveryDensity()
+        losses = [step(model, optimizer, number) for number in range(12)]
+        assert kernels.sparse_layers == LAYERS
+        assert losses == pytest.approx(trained(True)[-1], rel=1e-3)
+        assert not pruner.lost_zeros()
+    finally:
+        torch.distributed.destroy_process_group()

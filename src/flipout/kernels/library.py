@@ -60,8 +60,9 @@ class Kernels:
         self._gather.argtypes, self._gather.restype = (c_void_p, c_void_p, c_void_p, c_int64), c_int
         self._instructions = library.flipout_instructions
         self._instructions.argtypes, self._instructions.restype = (c_char_p,), c_char_p
-        library.flipout_team.argtypes, library.flipout_team.restype = (c_void_p,), None
-        library.flipout_team(_openmp_team())
+        self._team = library.flipout_team
+        self._team.argtypes, self._team.restype = (c_void_p,), None
+        self.use_threads_of_torch(True)
         self.instructions = self.choose_instructions(None)
         self._local = threading.local()
 
@@ -69,6 +70,13 @@ class Kernels:
         """Use an instruction set, by default the best one; return its name, or None if this machine has not got it."""
         chosen = self._instructions(None if name is None else name.encode())
         return None if chosen is None else str(chosen.decode())
+
+    def use_threads_of_torch(self, wanted: bool) -> None:
+        """Work on the threads of torch's OpenMP library where that is possible, or on threads that each call starts.
+
+        Torch's threads wait for work by spinning, so other threads beside them would have to share their cores.
+        """
+        self._team(_openmp_team() if wanted else None)
 
     def gather(self, values: Tensor, dense: Tensor, positions: Tensor) -> bool:
         """Copy the values at some positions of a dense tensor; return whether they are all finite."""
