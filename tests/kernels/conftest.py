@@ -16,5 +16,5 @@ def _same_kernels() -> Iterator[None]:
         pytest.skip("the kernels were not built: there is no C compiler")
     threads = torch.get_num_threads()
     yield
-    kernels.choose_instructions(None)
+    kernels.choose_instructions(kernels.instructions)
     torch.set_num_threads(threads)

@@ -17,10 +17,9 @@ from pathlib import Path
 
 SOURCES = Path(__file__).with_name("c")
 LIBRARY = "_kernels.so"
-FLAGS = (
-    *("-O3", "-std=gnu11", "-fPIC", "-fno-math-errno", "-ffp-contract=fast", "-Wno-psabi"),
-    *("-fno-tree-loop-distribute-patterns", "-Wno-unknown-warning-option"),  # copies of a few numbers stay loops
-)
+FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-fno-math-errno", "-ffp-contract=fast")
+GCC_FLAGS = ("-Wno-psabi", "-fno-tree-loop-distribute-patterns")
+"""What clang does not know: copies of a few numbers stay loops, and do not become calls."""
 X86 = {
     "avx2": ("-mavx2", "-mfma"),
     "avx512": ("-mavx2", "-mfma", "-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq"),
@@ -44,16 +43,17 @@ def build(target: Path, options: Sequence[str] = ()) -> str | None:
     if (command := compiler()) is None:
         return "there is no C compiler (cc, gcc or clang)"
     sets = X86 if platform.machine().lower() in ("x86_64", "amd64") else {}
-    try:
-        _build(command, target, sets, options)
-    except (OSError, subprocess.CalledProcessError):
+    problem = ""
+    for more, known in ((GCC_FLAGS, sets), ((), sets), ((), {})):
         try:
-            _build(command, target, {}, options)
+            _build(command, target, known, (*more, *options))
         except OSError as error:
             return f"{command[0]} cannot be run: {error}"
         except subprocess.CalledProcessError as error:
-            return str(error.stderr)
-    return None
+            problem = problem or str(error.stderr)
+        else:
+            return None
+    return problem
 
 
 def _build(command: list[str], target: Path, sets: dict[str, tuple[str, ...]], options: Sequence[str]) -> None:

@@ -17,6 +17,16 @@ from .geometry import Convolution, Layout
 FILE = Path(__file__).with_name("_kernels.so")
 
 
+INSTRUCTIONS = ("avx512", "avx2", "plain")
+"""The instruction sets that the kernels are built for, the best first. On ARM, NEON is plain."""
+
+
+def known_instructions() -> tuple[str, ...]:
+    """The instruction sets of this machine, as torch sees it."""
+    best = {"AVX512": 0, "AVX2": 1}.get(torch.backends.cpu.get_cpu_capability(), 2)
+    return INSTRUCTIONS[best:]
+
+
 class MissingKernelsWarning(UserWarning):
     """The package was installed without its kernels in C. Everything is computed densely."""
 
@@ -58,18 +68,17 @@ class Kernels:
         self._scratch_size.argtypes, self._scratch_size.restype = (POINTER(KernelCall),), c_int64
         self._run.argtypes, self._run.restype = (POINTER(KernelCall),), None
         self._gather.argtypes, self._gather.restype = (c_void_p, c_void_p, c_void_p, c_int64), c_int
-        self._instructions = library.flipout_instructions
-        self._instructions.argtypes, self._instructions.restype = (c_char_p,), c_char_p
+        self._choose = library.flipout_choose
+        self._choose.argtypes, self._choose.restype = (c_char_p,), c_int
         self._team = library.flipout_team
         self._team.argtypes, self._team.restype = (c_void_p,), None
         self.use_threads_of_torch(True)
-        self.instructions = self.choose_instructions(None)
+        self.instructions = next(name for name in INSTRUCTIONS if self.choose_instructions(name))
         self._local = threading.local()
 
-    def choose_instructions(self, name: str | None) -> str | None:
-        """Use an instruction set, by default the best one; return its name, or None if this machine has not got it."""
-        chosen = self._instructions(None if name is None else name.encode())
-        return None if chosen is None else str(chosen.decode())
+    def choose_instructions(self, name: str) -> bool:
+        """Use an instruction set; return whether this machine has it, and the kernels were built for it."""
+        return name in known_instructions() and bool(self._choose(name.encode()))
 
     def use_threads_of_torch(self, wanted: bool) -> None:
         """Work on the threads of torch's OpenMP library where that is possible, or on threads that each call starts.

@@ -17,35 +17,23 @@ static const struct {
     const char *name;
     const Kernels *kernels;
 } all[] = {
-#ifdef HAS_X86
-    {"avx512", &avx512},
-    {"avx2", &avx2},
-#endif
     {"plain", &plain},
+#ifdef HAS_X86
+    {"avx2", &avx2},
+    {"avx512", &avx512},
+#endif
 };
 
-static int runs_here(const char *name) {
-#ifdef HAS_X86
-    __builtin_cpu_init();
-    int has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    if (!strcmp(name, "avx2")) return has_avx2;
-    if (!strcmp(name, "avx512"))
-        return has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-               __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
-#endif
-    return !strcmp(name, "plain");
-}
+static const Kernels *chosen = &plain;
 
-static const Kernels *chosen = NULL;
-
-/* Choose an instruction set by name, or the best one if that is null; return its name, or null if it does not run here. */
-const char *flipout_instructions(const char *name) {
+/* Choose an instruction set by name; return whether the library was built for it. The caller knows what the machine has. */
+int flipout_choose(const char *name) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (runs_here(all[i].name) && (name == NULL || !strcmp(name, all[i].name))) {
+        if (!strcmp(name, all[i].name)) {
             chosen = all[i].kernels;
-            return all[i].name;
+            return 1;
         }
-    return NULL;
+    return 0;
 }
 
 int64_t flipout_scratch_size(const Call *call) { return chosen->scratch_size(call); }
