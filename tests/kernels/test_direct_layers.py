@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from flipout import export
+from flipout.export.speed import acceleration_choices
 from flipout.kernels.direct_layers import DirectConv2d, direct_layer
 from flipout.kernels.fusion import fuse
 
@@ -149,7 +150,23 @@ def test_a_network_is_saved_and_loaded_by_torch_export(tmp_path: Path) -> None:
         torch.testing.assert_close(loaded(more), model(more), rtol=1e-4, atol=1e-5)
 
 
-def test_acceleration_chooses_direct_layers_by_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_accelerated_network_is_saved_without_pickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceleration_choices, "fastest_or_first", lambda times: list(times)[-1])
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).eval()
+    for layer in (model[0], model[2]):
+        pruned_layer(layer)
+    x, _ = batch(0)
+    fast = export.accelerate(model, x, repetitions=1)
+    assert sum(isinstance(layer, DirectConv2d) for layer in fast.modules()) == 2
+    export.to_pt2(fast, tmp_path / "fast.pt2", x)
+    program = torch.export.load(tmp_path / "fast.pt2")
+    assert str(program.graph).count("flipout.sparse_convolution") == 2
+    with torch.no_grad():
+        torch.testing.assert_close(program.module()(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_acceleration_chooses_direct_layers_by_measurement() -> None:
     torch.manual_seed(0)
     model = ConvNet().eval()
     for layer in (model.first, model.second, model.third):

@@ -14,7 +14,7 @@ from .sparse_function import dense_weight_gradient
 from .sparse_modules import Seen
 from .sparse_pattern import SparsePattern
 
-DENSITIES = (0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4)
+DENSITIES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
 """The densities of a table. Few of them, so that two measurements are likely to agree."""
 MARGIN = 0.9
 """A sparse layer must take less than this share of the time of the dense one."""
