@@ -6,11 +6,16 @@ import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 from flipout.kernels import build, library
+from flipout.kernels.direct_layers import direct_layer
+
+from .networks import pruned, step
 
 LOOP = """
 import sys, torch
@@ -53,19 +58,35 @@ def test_an_error_of_the_compiler_is_returned(tmp_path: Path) -> None:
     assert "unknown-option" in str(build.build(tmp_path / "library.so", ["--unknown-option"]))
 
 
-def test_missing_kernels_are_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def _missing_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The package as it is installed without a compiler."""
     monkeypatch.setattr(library, "FILE", tmp_path / "missing.so")
     library.find_kernels.cache_clear()
     library._warn_once.cache_clear()
-    try:
-        with pytest.warns(library.MissingKernelsWarning, match="compiler"):
-            assert not library.has_kernels()
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            assert not library.has_kernels()
-    finally:
-        library.find_kernels.cache_clear()
-        library._warn_once.cache_clear()
+    yield
+    library.find_kernels.cache_clear()
+    library._warn_once.cache_clear()
+
+
+@pytest.mark.usefixtures("_missing_kernels")
+def test_missing_kernels_are_reported_once() -> None:
+    with pytest.warns(library.MissingKernelsWarning, match="compiler"):
+        assert not library.has_kernels()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not library.has_kernels()
+
+
+@pytest.mark.usefixtures("_missing_kernels")
+def test_without_kernels_everything_is_computed_densely() -> None:
+    with pytest.warns(library.MissingKernelsWarning):
+        model, optimizer, _, kernels = pruned(True)
+    assert type(model.first) is nn.Conv2d
+    step(model, optimizer, 0)
+    kernels.load_state_dict(kernels.state_dict())
+    kernels.remove()
+    assert direct_layer(model.first) is None
 
 
 def test_a_compiler_that_knows_only_plain_instructions_builds_the_kernels(

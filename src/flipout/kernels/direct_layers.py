@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .geometry import Convolution
-from .library import KernelCall, Size, find_kernels, kernels, size_of
+from .library import KernelCall, Size, has_kernels, kernels, size_of
 from .sparse_convolution import threads_for
 from .sparse_modules import as_images, can_be_sparse, convolution_of, from_images
 from .sparse_operation import sparse_convolution
@@ -146,7 +146,7 @@ def _new_layer(kind: type) -> Any:
 
 def direct_layer(layer: nn.Module) -> nn.Module | None:
     """A layer with the same outputs that computes with its nonzero weights, or None if the kernels cannot."""
-    if find_kernels() is None or not can_be_sparse(layer):
+    if not can_be_sparse(layer) or not has_kernels():
         return None
     weight = layer.weight
     if weight.dtype != torch.float32 or weight.device.type != "cpu":
