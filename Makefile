@@ -6,7 +6,7 @@ EXTRAS := lab,export,ray,lightning,transformers,accelerate,mlflow,wandb,docs,dev
 PARALLEL := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test test-slow attack lint format docs wheel bench bench-train bench-export results results-page clean
+.PHONY: help demo test test-slow attack lint format docs wheel bench bench-train bench-zeros bench-export results results-page clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1 \2/p' Makefile | while read -r name text; do printf 'make %-13s %s\n' "$$name" "$$text"; done
@@ -55,6 +55,9 @@ bench: .venv/everything ## measure what pruning costs; about five minutes
 bench-train: .venv/everything ## measure whole trainings, dense and shrunk, on CIFAR-10; about fifteen minutes on two cores
 	$(BIN)/python -m benchmarks.shrinking
 
+bench-zeros: .venv/everything ## measure what scattered zeros are worth on a CPU; about forty minutes on two idle cores
+	$(BIN)/python -m benchmarks.zeros
+
 bench-export: .venv/everything ## measure exported networks on CIFAR-10; about fifteen minutes
 	$(BIN)/python -m benchmarks.export
 
@@ -81,10 +84,11 @@ $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "flipout needs Python 3.11 or newer: make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
 
-.venv/demo: pyproject.toml constraints.txt | $(BIN)/python
+KERNELS := hatch_build.py src/flipout/kernels/build.py $(wildcard src/flipout/kernels/c/*)
+.venv/demo: pyproject.toml constraints.txt $(KERNELS) | $(BIN)/python
 	$(BIN)/python $(INSTALL) --editable '.[lab,export]'
 	touch $@
 
-.venv/everything: pyproject.toml constraints.txt | $(BIN)/python
+.venv/everything: pyproject.toml constraints.txt $(KERNELS) | $(BIN)/python
 	$(BIN)/python $(INSTALL) --editable '.[$(EXTRAS)]'
 	touch $@ .venv/demo

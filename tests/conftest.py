@@ -14,6 +14,7 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("without deadline")
     for name in ("UnfinishedWarning", "DeadLayerWarning"):
         config.addinivalue_line("filterwarnings", f"ignore::flipout.{name}")
+    config.addinivalue_line("filterwarnings", "ignore::flipout.kernels.MissingKernelsWarning")  # without a compiler
 
 
 def pytest_sessionfinish() -> None:

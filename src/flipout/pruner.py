@@ -364,7 +364,7 @@ class Pruner:
         return noisy or self.statistics.has_kernels() or type(self.form) is not Form
 
     def _learns_pruned(self, weight: Weight) -> bool:
-        """Whether something learns from the gradients of pruned weights."""
+        """Whether something learns from the gradients of the pruned elements of a weight at the moment."""
         return self.form.learns_pruned(weight) or self.statistics.learn_pruned(self.finished)
 
     def masks_are_stale(self) -> bool:
@@ -444,6 +444,11 @@ class Pruner:
     def permanent(self) -> bool:
         """Whether no pruned weight can come back from now on. A method that grows weights overrides it."""
         return self.form.permanent(self.step)
+
+    @property
+    def learns_pruned(self) -> bool:
+        """Whether something learns from the gradients of pruned weights, or will: they have to be computed."""
+        return not self.permanent or self.statistics.learn_pruned(self.finished)
 
     @property
     def attached(self) -> bool:

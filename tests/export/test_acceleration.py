@@ -15,6 +15,7 @@ from flipout.export.acceleration import CHANNELS_LAST, COMPACTED, SPARSE_LAYERS,
 from flipout.export.layer_trials import DENSE, MIN_SPEEDUP_RATIO, AccelerationChoices, fastest_or_first
 from flipout.export.sparse_layers import SPARSE_CONVOLUTIONS, SparseLayer, sparse_forms
 from flipout.export.timing import Timing
+from flipout.kernels.direct_layers import DirectLayer
 from flipout_lab import build
 from tests.export.helpers import prune
 
@@ -158,8 +159,10 @@ def _sparse_wins(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_copies_and_states_of_sparse_networks() -> None:
     model, x = prune(build("lenet-5", (1, 28, 28)), 0.95), torch.randn(2, 1, 28, 28)
     fast = accelerate(model, x, repetitions=1)
-    assert any(isinstance(module, SparseLayer) for module in fast.modules())
-    assert {choice.chosen for choice in choices_of(fast)} >= {"sparse matrix", "sparse product", SPARSE_LAYERS}
+    assert any(isinstance(module, (SparseLayer, DirectLayer)) for module in fast.modules())
+    chosen = {choice.chosen for choice in choices_of(fast)}
+    assert chosen >= {"sparse product", SPARSE_LAYERS}
+    assert chosen & {"direct sparse", "sparse matrix"}
     expected = fast(x)
     other = copy.deepcopy(fast)
     with torch.no_grad():

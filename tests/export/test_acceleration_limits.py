@@ -17,6 +17,7 @@ from flipout.export.formats import verify_outputs
 from flipout.export.model_card import card
 from flipout.export.sparse_layers import SparseLayer
 from flipout.graph.comparison import describe_difference
+from flipout.kernels.direct_layers import DirectLayer
 from tests.export.helpers import prune
 
 
@@ -123,7 +124,7 @@ def test_inputs_without_a_batch() -> None:
 def test_an_empty_batch_and_copies() -> None:
     model = prune(nn.Sequential(nn.Conv2d(2, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 36, 32)), 0.95)
     fast = fast_and_same(model, torch.randn(2, 2, 8, 8))
-    assert any(isinstance(module, SparseLayer) for module in fast.modules())
+    assert any(isinstance(module, (SparseLayer, DirectLayer)) for module in fast.modules())
     assert fast(torch.randn(0, 2, 8, 8)).shape == (0, 32)
     x = torch.randn(3, 2, 8, 8)
     assert torch.equal(copy.deepcopy(fast)(x), fast(x))

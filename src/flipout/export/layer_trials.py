@@ -10,11 +10,13 @@ from torch.nn.modules.conv import _ConvNd
 
 from ..graph.comparison import describe_difference
 from ..graph.copies import has_hooks, independent_copy
+from ..kernels.direct_layers import direct_forms
+from ..kernels.fusion import fuse
 from ..text_table import table
 from .sparse_layers import SparseLayer, sparse_forms
 from .timing import Timing, rotated, summarize_times, time_call
 
-MIN_SPARSITY = 0.8
+MIN_SPARSITY = 0.5
 """Layers with a smaller share of zeros are not tried."""
 WARM_UP = 2
 GIVE_UP_RATIO = 3.0
@@ -95,7 +97,7 @@ def with_sparse_layers(
             choice = AccelerationChoice(name, sparsity, DENSE, "the network does not call it", {})
         sparse.set_submodule(name, trial.forms.get(choice.chosen, trial.layer))
         choices.append(choice)
-    return sparse, choices
+    return fuse(sparse), choices
 
 
 class LayerTrial(nn.Module):
@@ -146,7 +148,7 @@ def zero_share(module: nn.Module) -> float:
 
 def _is_worth_trying(layer: nn.Module) -> bool:
     # A subclass may compute something else, and hooks would be lost.
-    is_plain = type(layer) in (nn.Linear, nn.Conv2d) and not has_hooks(layer)
+    is_plain = type(layer) in (nn.Linear, nn.Conv1d, nn.Conv2d) and not has_hooks(layer)
     return is_plain and MIN_SPARSITY <= zero_share(layer) < 1
 
 
@@ -154,7 +156,10 @@ def _equivalent_forms(layer: nn.Module, given: Tensor) -> dict[str, nn.Module]:
     """Return the sparse forms of a layer that run with this build of torch and have the same outputs."""
     expected = layer(given)
     working: dict[str, nn.Module] = {}
-    for name, form in sparse_forms(layer, given).items():
+    forms = direct_forms(layer)
+    if not forms or isinstance(layer, nn.Linear):  # a linear layer may have blocks
+        forms |= sparse_forms(layer, given)
+    for name, form in forms.items():
         try:
             found = form(given)
         except RuntimeError:  # not every build of torch has sparse products

@@ -1,0 +1,44 @@
+"""The build hook of the package: compile the kernels in C, if there is a compiler."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from packaging.tags import sys_tags
+
+
+class KernelsHook(BuildHookInterface[Any]):
+    """Put the shared library beside its sources, for a wheel as for an editable installation."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        folder = Path(self.root, "src", "flipout", "kernels")
+        build = _module(folder / "build.py")
+        library = folder / build.LIBRARY
+        if (problem := build.build(library)) is not None:
+            library.unlink(missing_ok=True)
+            print(f"flipout is installed without its fast kernels for sparse layers: {problem}", file=sys.stderr)
+            return
+        build_data["artifacts"].append(f"/{library.relative_to(self.root).as_posix()}")
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{_platform()}"  # the library does not use Python's C interface
+
+
+def _module(path: Path) -> ModuleType:
+    """A file as a module, without the package around it, which needs torch."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _platform() -> str:
+    """The platform of this machine, as in the name of a wheel that is not for distribution."""
+    platforms = (tag.platform for tag in sys_tags())
+    return next(name for name in platforms if not name.startswith(("manylinux", "musllinux")))

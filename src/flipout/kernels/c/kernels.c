@@ -1,0 +1,53 @@
+/* The functions that are called from Python. */
+#include "kernels.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "parallel.h"
+
+/* layer.c, compiled for each instruction set. */
+extern const Kernels plain;
+#ifdef HAS_X86
+extern const Kernels avx2, avx512;
+#endif
+
+static const struct {
+    const char *name;
+    const Kernels *kernels;
+} all[] = {
+    {"plain", &plain},
+#ifdef HAS_X86
+    {"avx2", &avx2},
+    {"avx512", &avx512},
+#endif
+};
+
+static const Kernels *chosen = &plain;
+
+/* Choose an instruction set by name; return whether the library was built for it. The caller knows what the machine has. */
+int flipout_choose(const char *name) {
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!strcmp(name, all[i].name)) {
+            chosen = all[i].kernels;
+            return 1;
+        }
+    return 0;
+}
+
+int64_t flipout_scratch_size(const Call *call) { return chosen->scratch_size(call); }
+
+void flipout_run(const Call *call) { chosen->run(call); }
+
+/* values[k] = dense[positions[k]]; return whether all are finite. */
+int flipout_gather(float *values, const float *dense, const int64_t *positions, int64_t count) {
+    int finite = 1;
+    for (int64_t k = 0; k < count; k++) {
+        values[k] = dense[positions[k]];
+        finite &= isfinite(values[k]) != 0;
+    }
+    return finite;
+}
+
+void flipout_team(Team *team) { set_team(team); }
