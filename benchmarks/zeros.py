@@ -30,10 +30,10 @@ from torch import Tensor, nn
 
 import flipout
 from flipout import export
-from flipout.export.formats.onnx_runtime import open_session, run_session
-from flipout.export.speed.interleaved_timing import time_interleaved
+from flipout.export.formats import open_session, run_session
+from flipout.export.timing import time_interleaved
 from flipout.kernels import SparseKernels
-from flipout.shrinking import decision
+from flipout.shrinking import shrinker
 from flipout_lab import build
 from flipout_lab.files import write_json
 
@@ -164,8 +164,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_flush_denormal(True)
     # A shrink must be worth its cost in the long training, not in the few steps that are taken here.
-    decision.FIXED_COST *= given.steps / REAL_STEPS
-    decision.COST_PER_WEIGHT *= given.steps / REAL_STEPS
+    shrinker.FIXED_COST *= given.steps / REAL_STEPS
+    shrinker.COST_PER_WEIGHT *= given.steps / REAL_STEPS
     console, batches, threads = Console(width=120), images_and_labels(given.batch), torch.get_num_threads()
     results: Figures = json.loads(given.out.read_text()) if given.only and given.out.exists() else {}
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from flipout import export
-from flipout.export.speed import acceleration_choices
+from flipout.export import layer_trials
 from flipout.kernels.direct_layers import DirectConv2d, direct_layer
 from flipout.kernels.fusion import fuse
 
@@ -151,7 +151,7 @@ def test_a_network_is_saved_and_loaded_by_torch_export(tmp_path: Path) -> None:
 
 
 def test_an_accelerated_network_is_saved_without_pickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acceleration_choices, "fastest_or_first", lambda times: list(times)[-1])
+    monkeypatch.setattr(layer_trials, "fastest_or_first", lambda times: list(times)[-1])
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).eval()
     for layer in (model[0], model[2]):
