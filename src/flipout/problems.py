@@ -79,9 +79,9 @@ def warn(message: str, category: type[Warning], place: tuple[str, int] | None = 
 
 
 def users_line() -> tuple[str, int]:
-    """The line outside of this package that has called it, however many methods lie between."""
-    frame = sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
+    """The line of the user's that has called this package, however many methods, also of torch, lie between."""
+    frame, ours = sys._getframe(), (__package__, "torch")
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ours:
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from ..fingerprints import fingerprints
 from ..host import Host
-from ..problems import ForgottenStateWarning, StaleMasksWarning
+from ..problems import ForgottenStateWarning, StaleMasksWarning, warn
 from ..runtime.optimizer_state import named_states
 from ..views import on_any_rank
 from ..weights import Weight, count_marks
@@ -114,20 +113,18 @@ def _share_of_zeros(weights: Sequence[Weight]) -> float:
 
 
 def _warn_of_forgotten_state(method: str, zeros: float) -> None:
-    warnings.warn(
+    warn(
         f"{zeros:.1%} of the weights that {method} is about to train and prune are exactly 0, and no state was loaded. "
         "Is this network pruned already? To resume, call pruner.load_state_dict() with the saved state before the "
         "first step. To fine-tune it and keep its zeros, use flipout.KeepZeros instead. Otherwise the zeros are "
         "trained like all weights, and the network is pruned again from the start",
         ForgottenStateWarning,
-        stacklevel=2,
     )
 
 
 def _warn_of_stale_masks() -> None:
-    warnings.warn(
+    warn(
         "the weights were changed after the pruner had chosen which of them to prune, when it was attached: the masks "
         "fit the old weights. Load the weights before you create the pruner; to resume, also load the pruner's state",
         StaleMasksWarning,
-        stacklevel=2,
     )

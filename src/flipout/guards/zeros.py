@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Mapping
 from weakref import ref
 
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from ..events import Progress
 from ..host import Host
 from ..modules import named_tensors
-from ..problems import LostZerosWarning
+from ..problems import LostZerosWarning, warn
 from ..views.dtensors import local_of
 from ..views.matching import common_elements
 from .base import Guard
@@ -91,7 +90,7 @@ class Zeros(Guard):
 
 def warn_of_lost_zeros(masks: Mapping[str, Tensor], lost: Mapping[str, int], note: str = "") -> None:
     if lost:
-        warnings.warn(f"{complaint(masks, lost)}.{note}".rstrip("."), LostZerosWarning, stacklevel=3)
+        warn(f"{complaint(masks, lost)}.{note}".rstrip("."), LostZerosWarning)
 
 
 def warn_at_the_end(progress: Progress, reference: ref[Host]) -> None:

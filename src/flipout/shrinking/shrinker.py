@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
@@ -16,7 +15,7 @@ from ..graph.copies import UnsupportedNetworkError
 from ..graph.removable_channels import Remainder, RemovableChannels
 from ..host import Host
 from ..modules import named_tensors, unwrapped
-from ..problems import NotShrunkWarning
+from ..problems import NotShrunkWarning, warn
 from ..runtime.example_call import few_examples
 from ..views import Positions
 from ..views.cut import Indices
@@ -176,7 +175,7 @@ class Shrinker:
                 raise
             self._impossible = True
             reason = str(error).removesuffix(f". {WITHOUT}")
-            warnings.warn(f"{reason}. The training continues without shrinking", NotShrunkWarning, stacklevel=4)
+            warn(f"{reason}. The training continues without shrinking", NotShrunkWarning)
         self._looked = len(self._pruner.events), False
 
     def _shrink(self, example: tuple[Tensor, ...]) -> None:
@@ -315,11 +314,10 @@ class Shrinker:
         if problem := self._obstacle(state.indices):
             self._impossible = True
             self._cut_to({})
-            warnings.warn(
+            warn(
                 f"the state is that of a shrunk network, and this one cannot be shrunk: {problem}. The training "
                 "continues with the whole network",
                 NotShrunkWarning,
-                stacklevel=4,
             )
             return
         self._impossible = bool(state.indices) and channels is None  # it stays as small as it was

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 from ..events import Selection
 from ..graph.copies import UnsupportedNetworkError
-from ..problems import ChannelWarning
+from ..problems import ChannelWarning, warn
 from ..runtime.example_call import NOT_CALLED, ExampleCall
 from ..schedules import Pruning
 from ..weights import Weight
@@ -157,11 +156,10 @@ class Channels(Units):
         if table.notes and not self._warned:
             self._warned = True
             shown = "\n  ".join(table.notes[:5])
-            warnings.warn(
+            warn(
                 f"granularity='channel' prunes {table.units:,} channels, but not everything could be followed:\n  "
                 f"{shown}",
                 ChannelWarning,
-                stacklevel=2,
             )
         return table
 

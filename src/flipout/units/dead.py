@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from ..graph.copies import UnsupportedNetworkError
 from ..graph.live_paths import LivePaths
-from ..problems import DeadFirstWarning, Need
+from ..problems import DeadFirstWarning, Need, warn
 from ..ranking import choose_dead_first
 from ..runtime.example_call import ExampleCall
 from ..weights import Weight
@@ -109,10 +108,9 @@ class DeadFirst(DeadWeights):
     def _warn(self, reason: str) -> None:
         """Warn that dead weights are not found, once."""
         self._warned = True
-        warnings.warn(
+        warn(
             f"dead_first has no effect: {reason.rstrip('.')}. Pass dead_first=False if that is as it should be",
             DeadFirstWarning,
-            stacklevel=2,
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DeadFirst:
