@@ -19,10 +19,11 @@ from .timing import Times, median, ratio, spreads
 
 HERE = Path(__file__).parent
 REPETITIONS = {"lenet-300-100": 201, "resnet18": 21, "vgg19": 11, "densenet121": 15}
+SMALL_REPETITIONS = 101
 TRAINED = {"lenet-300-100": 301, "resnet18": 13}
 STEP = {  # figure: which work over which
     "step_over_sgd": ("ours", "sgd"),
-    "revival_over_step": ("revival", "ours"),
+    "second_chances_over_step": ("second_chances", "ours"),
     "textbook_over_step": ("textbook", "ours"),
     "select_argsort_over_ours": ("argsort", "select"),
     "select_kthvalue_over_ours": ("kthvalue", "select"),
@@ -40,13 +41,17 @@ def main() -> None:
             times = step.measure(step.weights_of(network), repetitions)
         results |= {name: results[name] | {network: ratio(times, *pair)} for name, pair in STEP.items()}
         behind[f"step {network}"] = spreads(times)
+    with console.status("many small layers"):
+        times = step.measure_many_small_layers(SMALL_REPETITIONS)
+    results["many_small_layers"] = {name: ratio(times, name, "sgd") for name in times if name != "sgd"}
+    behind["many small layers"] = spreads(times)
     results["bytes_per_weight"] = step.bytes_per_weight()
-    results |= {"train_over_plain": {}, "revival_train_over_plain": {}}
+    results |= {"train_over_plain": {}, "second_chances_train_over_plain": {}}
     for network, repetitions in TRAINED.items():
         with console.status(f"whole training steps of {network}"):
             times = training.measure(network, repetitions)
         results["train_over_plain"][network] = ratio(times, "flipout", "plain")
-        results["revival_train_over_plain"][network] = ratio(times, "revival", "plain")
+        results["second_chances_train_over_plain"][network] = ratio(times, "second_chances", "plain")
         behind[f"train {network}"] = spreads(times)
     with console.status("a million weights, ten and a hundred"):
         for name, times in growth.measure(7).items():

@@ -49,7 +49,7 @@ Figures = dict[str, dict[str, float]]
 
 @contextmanager
 def cifar10() -> Iterator[tuple[Images, Images]]:
-    """Yield a part of the training set and of the test set; run the script that prepares CIFAR-10 if there is one."""
+    """Yield images to train and to test with. A script next to the data prepares CIFAR-10, if there is one."""
     home = data_home() / "cifar10"
     script = home / "prepare.py"
     with tempfile.TemporaryDirectory() as folder:
@@ -61,8 +61,8 @@ def cifar10() -> Iterator[tuple[Images, Images]]:
             subprocess.run([sys.executable, str(script), f"{folder}/cifar10"], check=True)
             os.environ["FLIPOUT_DATA"] = folder
         train_set, test_set = prepare(load("cifar10"), torch.device("cpu"), validate=False)
-    for part, size in ((train_set, TRAINED), (test_set, TESTED)):
-        part.images, part.labels = part.images[:size], part.labels[:size]
+    for images, size in ((train_set, TRAINED), (test_set, TESTED)):
+        images.images, images.labels = images.images[:size], images.labels[:size]
     yield train_set, test_set
 
 

@@ -66,14 +66,14 @@ class Training:
         if method == "dense":
             return
         early = method.endswith("early end")
-        schedule = partial(flipout.Geometric, window=(0.05, EARLY_END if early else 0.5))
-        revival = flipout.Revival() if method == "default" else None
+        end = EARLY_END if early else 0.5
+        chances = flipout.SecondChances() if method == "default" else None
         floor = FLOOR.get(f"{network}-{sparsity}", 0) if width == 1 else 0
-        options: dict[str, Any] = {"schedule": schedule, "revival": revival, "floor": floor}
+        options: dict[str, Any] = {"end": end, "second_chances": chances, "floor": floor}
         options["compile"] = True  # as in a long training
         self.pruner = flipout.FlipOut(self.model, self.optimizer, sparsity=sparsity, steps=steps, **options)
-        plan = schedule(sparsity, REAL_STEPS).plan(10**6)
-        self.prunings = len(plan if revival is None else revival.extend(plan, REAL_STEPS))
+        plan = flipout.Geometric(sparsity, REAL_STEPS, window=(0.05, end)).plan(10**6)
+        self.prunings = len(plan if chances is None else chances.extend(plan, REAL_STEPS))
         prune = self.pruner.prune
         self.pruner.prune = lambda pruning: _timed(self.pruning_seconds, prune, pruning)  # type: ignore[method-assign]
 
@@ -189,10 +189,10 @@ def main() -> None:
 
 
 WAYS = (
-    ("train_time_dense_over_shrunk", "for good", True, SPARSITIES),
-    ("train_time_dense_over_not_shrunk", "for good", False, SPARSITIES[-1:]),
+    ("train_time_dense_over_shrunk", "permanent", True, SPARSITIES),
+    ("train_time_dense_over_not_shrunk", "permanent", False, SPARSITIES[-1:]),
     ("train_time_dense_over_shrunk_default_method", "default", True, SPARSITIES),
-    ("train_time_dense_over_shrunk_early_end", "for good, early end", True, SPARSITIES[-1:]),
+    ("train_time_dense_over_shrunk_early_end", "permanent, early end", True, SPARSITIES[-1:]),
 )
 """Each figure: its name, how weights are pruned, whether the network is shrunk, and its sparsities."""
 
@@ -201,7 +201,7 @@ def draw(path: Path, network: str, ratios: Mapping[tuple[str, str, float], Seque
     """Draw the time of an epoch over a training to the highest sparsity, relative to an epoch of the dense network."""
     labels = (
         ("train_time_dense_over_shrunk_default_method", "FlipOut with second chances, shrinking", "#e69f00"),
-        ("train_time_dense_over_shrunk", "FlipOut for good, shrinking", "#0072b2"),
+        ("train_time_dense_over_shrunk", "FlipOut, permanent, shrinking", "#0072b2"),
         ("train_time_dense_over_shrunk_early_end", "the same, prunings until 20 % of training", "#009e73"),
     )
     with Drawing(path, f"{network} on CIFAR-10, batches of {BATCH}, pruned to {SPARSITIES[-1]:.1%}") as axes:

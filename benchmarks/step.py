@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 import flipout
 from flipout.schedules import Pruning
+from flipout.weights import count_weights
 from flipout_lab import build
 
 from .textbook import Textbook
@@ -19,6 +20,8 @@ NETWORKS = {
     "densenet121": (3, 32, 32),
 }
 SPARSITY = 0.9
+SMALL_LAYERS = 200, 16
+"""The number of small layers, and their number of rows and of columns."""
 
 
 def weights_of(network: str) -> list[Tensor]:
@@ -36,21 +39,31 @@ def plain_sgd(weights: list[Tensor]) -> torch.optim.Optimizer:
 
 
 class Ours:
-    """The paper's FlipOut on some weights, with gradients, its own first pruning far away."""
+    """A method on some weights, with gradients, after its first pruning or long before it.
 
-    method: type[flipout.FlipOut] = flipout.PaperFlipOut
+    The training has 10^9 steps, so the next pruning of the plan is far away.
+    """
 
-    def __init__(self, weights: list[Tensor]) -> None:
+    def __init__(
+        self,
+        weights: list[Tensor],
+        method: type[flipout.Gradual] = flipout.PaperFlipOut,
+        *,
+        pruned: bool = False,
+        compiled: bool = True,
+    ) -> None:
         model = nn.ParameterList([nn.Parameter(weight.clone()) for weight in weights])
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
-        self.pruner = self.method(model, optimizer, sparsity=SPARSITY, steps=10**9, include="*", compile=True)
+        self.pruner = method(model, optimizer, sparsity=SPARSITY, steps=10**9, include="*", compile=compiled)
         self.keep = round(self.pruner.prunable * (1 - SPARSITY))
+        if pruned:
+            prune_for_the_first_time(self.pruner)
         self.renew()
 
     def renew(self) -> None:
         """New gradients: each piece of work adds noise to them, and they would grow without bound."""
-        for layer in self.pruner.layers:
-            layer.weight.grad = torch.full_like(layer.weight, 1e-3)
+        for weight in self.pruner.weights:
+            weight.parameter.grad = torch.full_like(weight.parameter, 1e-3)
 
     @torch.no_grad()
     def around(self) -> None:
@@ -67,32 +80,23 @@ class Ours:
     def undo(self) -> None:
         """So that it can be timed again."""
         self.pruner.events.clear()
-        for layer in self.pruner.layers:
-            layer.weight.copy_(torch.where(layer.mask, layer.weight, torch.randn_like(layer.weight) * 1e-2))
-            layer.mask.fill_(True)
-            layer.count()
-
-
-class WithHiddenValues(Ours):
-    """FlipOut with second chances, after its first pruning: pruned weights have hidden values."""
-
-    method = flipout.FlipOut
-
-    def __init__(self, weights: list[Tensor]) -> None:
-        super().__init__(weights)
-        prune_for_the_first_time(self.pruner)
+        for weight in self.pruner.weights:
+            weight.parameter.add_(torch.randn_like(weight.parameter).mul_(1e-2).mul_(~weight.mask))
+            weight.mask.fill_(True)
+        count_weights(self.pruner.weights)
 
 
 @torch.no_grad()
 def prune_for_the_first_time(pruner: flipout.Pruner) -> None:
-    """So that pruned weights have hidden values. The training has 10^9 steps; its next pruning is far away."""
+    """Prune at step 5 * 10^7 of 10^9, as planned. With second chances, pruned weights then have hidden values."""
     pruner._progress.step = 5 * 10**7
     pruner.prune(Pruning(pruner.step, SPARSITY, round(pruner.prunable * (1 - SPARSITY))))
 
 
 def measure(weights: list[Tensor], repetitions: int) -> Times:
     """The times of SGD's step, our work around one, the textbook's, and of a pruning in each way."""
-    sgd, ours, textbook, revival = plain_sgd(weights), Ours(weights), Textbook(weights), WithHiddenValues(weights)
+    sgd, ours, textbook = plain_sgd(weights), Ours(weights), Textbook(weights)
+    chances = Ours(weights, flipout.FlipOut, pruned=True)
     grads = [torch.full_like(weight, 1e-3) for weight in weights]
 
     def textbook_around() -> None:
@@ -106,7 +110,7 @@ def measure(weights: list[Tensor], repetitions: int) -> Times:
     around: dict[str, Work] = {
         "sgd": sgd.step,
         "ours": ours.around,
-        "revival": revival.around,
+        "second_chances": chances.around,
         "textbook": textbook_around,
     }
     prunings: dict[str, Work] = {
@@ -114,8 +118,26 @@ def measure(weights: list[Tensor], repetitions: int) -> Times:
         "argsort": lambda: textbook.prune_by_sorting(ours.keep),
         "kthvalue": lambda: textbook.prune_by_kthvalue(ours.keep),
     }
-    undo = {"ours": ours.renew, "revival": revival.renew, "textbook": renew}
+    undo = {"ours": ours.renew, "second_chances": chances.renew, "textbook": renew}
     return interleaved(around, repetitions, undo=undo) | interleaved(prunings, repetitions, undo={"select": ours.undo})
+
+
+def measure_many_small_layers(repetitions: int) -> Times:
+    """The times of a step of fused SGD and of our work around one, for many small layers, not compiled.
+
+    FlipOut has second chances: `flipout` is before its first pruning, `flipout_second_chances` after it.
+    """
+    number, size = SMALL_LAYERS
+    weights = [torch.randn(size, size) for _ in range(number)]
+    ours = {
+        "magnitude": Ours(weights, flipout.GlobalMagnitude, pruned=True, compiled=False),
+        "flipout": Ours(weights, flipout.FlipOut, compiled=False),
+        "flipout_second_chances": Ours(weights, flipout.FlipOut, pruned=True, compiled=False),
+        "flipout_paper": Ours(weights, compiled=False),
+    }
+    around: dict[str, Work] = {"sgd": plain_sgd(weights).step}
+    around |= {name: each.around for name, each in ours.items()}
+    return interleaved(around, repetitions, undo={name: each.renew for name, each in ours.items()})
 
 
 def bytes_per_weight() -> dict[str, float]:
@@ -136,7 +158,7 @@ def bytes_per_weight() -> dict[str, float]:
 
 def held_bytes(pruner: flipout.Pruner) -> int:
     """All that a pruner keeps: whatever tensors it leads to, less the model and the optimizer."""
-    seen = {id(pruner.model), id(pruner.optimizer)} | {id(layer.module) for layer in pruner.layers}
+    seen = {id(pruner.model), id(pruner.optimizer)} | {id(weight.module) for weight in pruner.weights}
     found: dict[int, int] = {}
     heap: list[object] = [vars(pruner)]
     while heap:

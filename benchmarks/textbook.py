@@ -62,5 +62,5 @@ class Textbook:
         return self._split(scores > threshold)
 
     def _split(self, kept: Tensor) -> list[Tensor]:
-        parts = kept.split([weight.numel() for weight in self.weights])
-        return [part.view(weight.shape) for part, weight in zip(parts, self.weights, strict=True)]
+        pieces = kept.split([weight.numel() for weight in self.weights])
+        return [piece.view(weight.shape) for piece, weight in zip(pieces, self.weights, strict=True)]

@@ -20,7 +20,7 @@ def step(network: str, method: type[flipout.FlipOut] | None = None) -> Work:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, fused=True)
     if method is not None:
         pruner = method(model, optimizer, sparsity=0.9, steps=10**9, compile=True)
-        if pruner.revival is not None:
+        if not pruner.permanent:
             prune_for_the_first_time(pruner)
     images, labels = torch.randn(BATCH, *NETWORKS[network]), torch.randint(10, (BATCH,))
 
@@ -36,6 +36,6 @@ def measure(network: str, repetitions: int) -> Times:
     works = {
         "plain": step(network),
         "flipout": step(network, flipout.PaperFlipOut),
-        "revival": step(network, flipout.FlipOut),
+        "second_chances": step(network, flipout.FlipOut),
     }
     return interleaved(works, repetitions)

@@ -29,9 +29,8 @@ class Choice:
             exclude="stem" if granularity == "2:4" else None,  # three inputs
             compile=False,
         )
-        if self.pruner.units is not None:
-            self.model(torch.zeros(2, 3, 32, 32))
-            self.pruner.units.ready(self.model)
+        self.model(torch.zeros(2, 3, 32, 32))
+        self.pruner.units.ready(self.model)
         self.keep = self.pruner.plan()[-1].nonzero or 0
 
     @torch.no_grad()
