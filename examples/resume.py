@@ -33,8 +33,8 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, start: int, stop: 
 checkpoint = Path(tempfile.mkdtemp()) / "checkpoint.pt"
 model, optimizer, pruner = build()
 train(model, optimizer, 0, 100)
-parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "pruner": pruner}
-torch.save({name: part.state_dict() for name, part in parts.items()}, checkpoint)
+training: dict[str, Any] = {"model": model, "optimizer": optimizer, "pruner": pruner}
+torch.save({name: each.state_dict() for name, each in training.items()}, checkpoint)
 train(model, optimizer, 100, STEPS)
 
 model_again, optimizer_again, pruner_again = build()
