@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -11,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.docs_outputs import COMMAND, PAGES, ROOT, code, commands, differences, excerpt, outputs
+
 EXPECTED = {
     "accelerate_prune.py": "370 of 7,400 weights kept",
     "aim_test.py": "over-shoots",
@@ -61,43 +61,24 @@ def test_example(name: str) -> None:
     assert done.stderr == ""
 
 
-PREAMBLE = """
-import flipout
-import torch
-from torch import nn
-x, y = torch.randn(64, 12), torch.randint(4, (64,))
-loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=16)
-model = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-loss_fn = nn.functional.cross_entropy
-epochs, steps = 3, 12
-example_input = x[:1]
-"""
-
-
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-
-
-def code(page: Path) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-
-
 WITH_CODE = [str(page.relative_to(ROOT)) for page in PAGES if code(page)]
-FIRST = {"README.md", "docs/quickstart.md", "docs/how-to/own-method.md"}
+FIRST = {"README.md", "docs/quickstart.md", "docs/tutorial.md", "docs/how-to/own-method.md", "docs/how-to/own-form.md"}
 
 
 @pytest.mark.parametrize(
     "page", [page if page in FIRST else pytest.param(page, marks=pytest.mark.slow) for page in WITH_CODE]
 )
 def test_the_code_on_a_page_runs(page: str, tmp_path: Path) -> None:
-    """All blocks of the page, one after the other."""
-    command = [sys.executable, "-c", PREAMBLE + "\n".join(code(ROOT / page))]
-    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    ranks = alone if page == "docs/how-to/fsdp.md" else {}
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=tmp_path, env={**os.environ, **ranks}
-    )
-    assert done.returncode == 0, done.stderr
+    """All blocks of the page, one after the other. What the page says that they print is what they print."""
+    for said, printed in outputs(ROOT / page, tmp_path):
+        assert said is None or differences(said, printed) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in PAGES if COMMAND.search(page.read_text())])
+def test_the_commands_on_a_page_print_what_it_says(page: str, tmp_path: Path) -> None:
+    lost = [excerpt(*found)[1] for found in commands(ROOT / page, tmp_path)]
+    assert lost and sum(lost, []) == []
 
 
 def test_the_page_on_your_own_data_and_network_works(tmp_path: Path) -> None:
