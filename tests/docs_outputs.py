@@ -1,7 +1,7 @@
 """The code and the commands on the pages of the documentation, and what they print.
 
-A block without a language that directly follows a block of Python is what that code prints. A line `$ flipout ...` in such
-a block is a command, and the lines after it are from its output; a line `...` stands for lines that are left out.
+A block without a language that directly follows a block of Python is what that code prints. A line `$ flipout ...` is a
+command, and the lines after it are from its output; a line `...` stands for lines that are left out.
 
 `python -m tests.docs_outputs [page ...]` runs pages and writes today's outputs into them: those that have any, without
 names.
@@ -75,7 +75,8 @@ def _output(command: list[str], folder: Path, environment: dict[str, str]) -> st
 
 
 def words(line: str) -> str:
-    """A line without its numbers and its layout."""
+    """A line without its numbers and its layout. The lines of a table are drawn heavier in its header."""
+    line = line.replace("┃", "│")
     return re.sub(r"-{2,}", "--", " ".join(NUMBER.sub("#", line).split()))
 
 
@@ -119,7 +120,7 @@ def excerpt(command: str, said: str, printed: str) -> tuple[str, list[str]]:
             nearest = min(same, key=lambda i: _distance(line, available[i]))
             if not agrees(line, available[nearest], exact=command.split()[0] not in MEASURES_TIME):
                 lost.append(f"flipout {command} prints {available[nearest]!r} in place of {line!r}")
-            lines.append(available[nearest].rstrip())
+            lines.append(available[nearest].rstrip().replace("┃", "│"))
             first = nearest + 1
     return "".join(f"{line}\n" for line in lines), lost
 
@@ -138,7 +139,8 @@ def rewrite(page: Path) -> None:
     text = COMMAND.sub(lambda match: f"$ flipout {match[1]}\n{shown[match[1]][0]}", text)
     page.write_text(text)
     for _, lost in shown.values():
-        print(*lost, sep="\n")
+        for message in lost:
+            print(message)
 
 
 if __name__ == "__main__":
