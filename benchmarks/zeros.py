@@ -45,8 +45,8 @@ INFERENCE_SPARSITIES = (0.8, 0.9, 0.95, 0.99, 0.999)
 BATCHES = {1: 25, 32: 9}  # batch size: repetitions of each timing
 SHORT_BATCH, CALIBRATED = 32, 10
 TRAININGS = (
-    ("", "for good, early end", False, (0.9, 0.95, 0.99)),
-    ("", "for good, early end", True, (0.999,)),
+    ("", "permanent, early end", False, (0.9, 0.95, 0.99)),
+    ("", "permanent, early end", True, (0.999,)),
     ("-second-chances", "default", False, (0.99,)),
 )
 """What is added to the name of a figure, how weights are pruned, whether the network is shrunk, and the sparsities."""
