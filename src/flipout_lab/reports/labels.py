@@ -121,7 +121,7 @@ def _drop_equal(options: Sequence[dict[str, Any]]) -> None:
 WORDS: Mapping[str, Callable[[Any], str]] = {
     "noise": lambda scale: f"noise {scale:g}" if scale else "no noise",
     "relative_to": lambda value: f"noise relative to the {value}",
-    SECOND_CHANCES: lambda value: "second chances" if value else "for good",
+    SECOND_CHANCES: lambda value: "second chances" if value else "permanent",
     "granularity": lambda value: {"channel": "channels", "kernel": "kernels"}.get(value, value),
     "dead_first": lambda value: "dead first" if value else "dead last",
     "criterion": lambda value: CRITERIA.get(value, value),

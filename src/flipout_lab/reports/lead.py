@@ -30,8 +30,8 @@ CHOICE_HEADING = (
     "highest mean of the others, minus FlipOut",
 )
 CHOICE_NOTES = {
-    0: "Every method under our schedule, on the test set. FlipOut has second chances, and global magnitude prunes for "
-    "good, until half of training.",
+    0: "Every method under our schedule, on the test set. FlipOut has second chances. Global magnitude prunes "
+    "permanently, until half of training.",
     7: "Magnitude that ends earlier prunes until 20 % of it.",
     8: "Magnitude with second chances shows what the ranking of FlipOut adds.",
     1: "Accuracies are those of the seeds that FlipOut and global magnitude both have. Differences are paired by seed "
@@ -95,7 +95,7 @@ def lead_figure(runs: Sequence[Record], *, convolutional: bool = True) -> LeadFi
 
 
 def choice_table(title: str, runs: Sequence[Record]) -> Table | None:
-    """Which method to use at which sparsity: FlipOut against global magnitude, for good and with second chances.
+    """Which method to use at which sparsity: FlipOut against global magnitude, permanent and with second chances.
 
     None if they were not run under our schedule. A comparison that was run nowhere has no column.
     """
@@ -129,7 +129,7 @@ def _choice(sparsity: float, magnitude: Cell, flipout: Cell, others: Mapping[str
     gain = flipout.minus(magnitude)
     early, revived = (flipout.minus(others.get(label, Cell(()))) for label in (EARLY, REVIVED))
     dead = magnitude.runs_with_dead_layers == magnitude.seeds
-    note = " (magnitude for good: a dead layer in every run)" if dead and gain.is_positive else ""
+    note = " (permanent magnitude: a dead layer in every run)" if dead and gain.is_positive else ""
     return [
         percent(sparsity),
         bold_if(_verdict(flipout, gain, early, revived) + note, gain.is_shown and not flipout.failed),
@@ -143,7 +143,7 @@ def _choice(sparsity: float, magnitude: Cell, flipout: Cell, others: Mapping[str
 
 
 def _verdict(flipout: Cell, gain: PairedDifference, early: PairedDifference, revived: PairedDifference) -> str:
-    """Which method to use, from what FlipOut gains over magnitude: for good, ending early, and with second chances."""
+    """Which method to use, from what FlipOut gains over magnitude: permanent, ending early, and with second chances."""
     if flipout.failed:
         return f"global magnitude: {flipout.failed} of FlipOut's seeds failed"
     if not flipout.values:

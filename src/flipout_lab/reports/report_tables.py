@@ -74,7 +74,7 @@ def _compared(column: Mapping[str, Cell]) -> dict[str, str]:
 
 
 def paired_differences(runs: Sequence[Record]) -> dict[str, dict[float, PairedDifference]]:
-    """Every method against global magnitude for good, by label and sparsity, over the seeds that both have."""
+    """Every method against permanent global magnitude, by label and sparsity, over the seeds that both have."""
     labels, groups = label_runs(runs), dict[tuple[str, float], list[Record]]()
     for run in runs:
         if run.settings.sparsity is not None and run.settings.method != "dense" and not is_reference(run):
@@ -102,7 +102,7 @@ def paired_table(title: str, runs: Sequence[Record]) -> Table | None:
 
 
 def is_reference(run: Record) -> bool:
-    """Whether a run is global magnitude as it is: for good, without noise, under any schedule."""
+    """Whether a run is global magnitude as it is: permanent, without noise, under any schedule."""
     return run.settings.method == "magnitude" and run.settings.given_options.keys() <= {"schedule"}
 
 

@@ -200,7 +200,7 @@ def _common_options(record: Method) -> list[MethodOption]:
         chances = default if isinstance(default, SecondChances) else SecondChances()
         offered.append(MethodOption(SECOND_CHANCES, bool, bool(default), about))
         offered += [
-            MethodOption(f"{SECOND_CHANCES}_{name}", hints[name], getattr(chances, name), texts[name])
+            MethodOption(f"{SECOND_CHANCES}_{name}", hints[name], getattr(chances, name), texts[name].rstrip("."))
             for name in (field.name for field in fields(SecondChances))
         ]
     return offered

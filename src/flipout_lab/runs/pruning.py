@@ -153,10 +153,10 @@ def learning_rate(settings: Settings, pruner: flipout.Pruner, step: int, steps_p
 def shrinking(settings: Settings, pruner: flipout.Pruner) -> Callable[[Tensor], None]:
     """Return a function of the images of a step that shrinks the network after it, where that saves time.
 
-    It does nothing in a run with the aim test, or of a method that needs the whole network. A method that adds a
-    penalty to the loss is shrunk after its last pruning: the penalty does not reach weights that are removed.
+    It does nothing in a run with the aim test. A method that adds a penalty to the loss is shrunk after its last
+    pruning: the penalty does not reach weights that are removed.
     """
-    if not settings.shrink or settings.aim or pruner.needs_whole_network:
+    if not settings.shrink or settings.aim:
         return lambda images: None
     has_penalty = settings.record.needs.penalty
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from flipout import NotShrunkWarning
-from flipout.shrinking import decision
+from flipout.shrinking import shrinker
 from flipout_lab import load_run, make_settings, train
 from flipout_lab.runs.run_views import epoch_line
 from flipout_lab.runs.training import StoppedError
@@ -24,8 +24,8 @@ SETTINGS: dict[str, Any] = {"method": "magnitude", "sparsity": 0.97, "epochs": 4
 @pytest.fixture(autouse=True)
 def _free_shrinks(monkeypatch: pytest.MonkeyPatch) -> None:
     """No run of a test is long enough to repay a shrink."""
-    monkeypatch.setattr(decision, "FIXED_COST", 0)
-    monkeypatch.setattr(decision, "COST_PER_WEIGHT", 0)
+    monkeypatch.setattr(shrinker, "FIXED_COST", 0)
+    monkeypatch.setattr(shrinker, "COST_PER_WEIGHT", 0)
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
