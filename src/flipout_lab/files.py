@@ -47,16 +47,6 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_bytes(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError, RecursionError) as error:
-        raise LabError(f"{path} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise LabError(f"{path} is damaged: it must contain a JSON object, but contains {type(content).__name__}")
-    return content
-
-
 def read_toml(path: Path | Traversable, what: str) -> dict[str, Any]:
     """Read a TOML file. `what` names it in errors."""
     try:

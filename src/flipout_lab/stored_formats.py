@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from .errors import LabError
-from .files import read_json
 
 AtLeastOne = Annotated[int, Field(ge=1)]
 Format = type[BaseModel]
@@ -83,7 +82,7 @@ RESULT_FORMAT = _format(
 GRID_FORMAT: Any = _format(title=str, parts=dict[str, list[str]])
 SWEEP_FORMAT = _format(threads=int, grids=dict[str, GRID_FORMAT], runs=dict[str, dict[str, Any]])
 FAILURE_FORMAT = _format(kind=str, error=str)
-SAVED_RESULT_FORMAT = _format(
+SAVED_RESULT_FORMAT: Any = _format(
     sparsity=(float | None, None),
     nonzero=(int | None, None),
     prunable=(int | None, None),
@@ -99,8 +98,19 @@ SAVED_RESULT_FORMAT = _format(
 )
 """What the `results.json` of a report keeps of the result of a run"""
 
+SAVED_RUN_FORMAT: Any = _format(
+    settings=dict[str, Any], parts=list[str], result=(SAVED_RESULT_FORMAT | None, None), failure=(str, "")
+)
+RESULTS_FORMAT = _format(
+    title=str,
+    versions=dict[str, list[str]],
+    settings=dict[str, Any],
+    defaults=(dict[str, dict[str, Any]], {}),
+    runs=list[SAVED_RUN_FORMAT],
+)
 
-def check_format(content: Mapping[str, Any], expected: Format, where: str, advice: str) -> None:
+
+def check_format(content: Any, expected: Format, where: str, advice: str) -> None:
     """Raise an error if content does not have a format. The error says where, what is wrong first, and the advice."""
     try:
         expected.model_validate(content)
@@ -110,11 +120,16 @@ def check_format(content: Mapping[str, Any], expected: Format, where: str, advic
         raise LabError(f"{where} is damaged ({key}: {problem['msg'].lower()}); {advice}") from None
 
 
+def parse_stored(text: str | bytes, expected: Format, where: str, advice: str) -> dict[str, Any]:
+    """Parse JSON that has a format."""
+    try:
+        content: dict[str, Any] = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise LabError(f"{where} is damaged ({error}); {advice}") from error
+    check_format(content, expected, where, advice)
+    return content
+
+
 def read_stored(path: Path, expected: Format, advice: str) -> dict[str, Any]:
     """Read a JSON file of a run or a sweep."""
-    try:
-        content = read_json(path)
-    except LabError as error:
-        raise LabError(f"{error}; {advice}") from error
-    check_format(content, expected, str(path), advice)
-    return content
+    return parse_stored(path.read_bytes(), expected, str(path), advice)

@@ -16,7 +16,7 @@ from flipout_lab.paper import results_page
 from flipout_lab.reports import Records, collect, write_report
 from flipout_lab.runs.run_folder import read_settings
 from flipout_lab.runs.run_views import run_tables
-from flipout_lab.sweeps import open_store, sweep
+from flipout_lab.sweeps import Store, sweep
 from flipout_lab.sweeps.execution import divergence_reason
 from flipout_lab.sweeps.grid import parse_grid, read_grid
 from tests.lab.small_sweep import InProcessEngine
@@ -38,7 +38,7 @@ def test_files_of_a_run(run_copy: Path, name: str, content: Any) -> None:
     if name == "failure.json":
         (run_copy / "result.json").unlink()
         with pytest.raises(LabError, match=r"failure\.json.*(damaged|cannot be read)"):
-            divergence_reason(open_store(str(run_copy.parent)), run_copy.name)
+            divergence_reason(Store(str(run_copy.parent)), run_copy.name)
     else:
         with pytest.raises(LabError, match=rf"{name}.* is damaged.*; "):
             list(run_tables(run_copy))
@@ -81,7 +81,7 @@ def test_the_description_of_a_sweep(content: Any, tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text(json.dumps(content))
     grid = parse_grid("test", {"part": [{"seed": 0}]})
     with pytest.raises(LabError, match=r"sweep\.json.* is damaged"):
-        sweep([grid], open_store(str(tmp_path)), InProcessEngine(), None)  # type: ignore[arg-type]
+        sweep([grid], Store(str(tmp_path)), InProcessEngine(), None)  # type: ignore[arg-type]
     with pytest.raises(LabError, match=r"sweep\.json is damaged"):
         collect(tmp_path)
     assert json.loads((tmp_path / "sweep.json").read_text()) == content

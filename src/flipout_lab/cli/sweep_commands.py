@@ -22,7 +22,7 @@ from ..reports.report_tables import accuracy_table, paired_table
 from ..reports.seed_statistics import seeds_line
 from ..runs.settings import MOST_THREADS
 from ..runs.training import StoppedError
-from ..sweeps import Engine, Grid, SweepOutcome, open_store, read_grid
+from ..sweeps import Engine, Grid, Store, SweepOutcome, read_grid
 from ..sweeps import sweep as run_sweep
 from ..sweeps.execution import SweepView, describe_run
 from ..sweeps.local_engine import LocalEngine
@@ -116,7 +116,7 @@ def _engine(jobs: int | None, threads: int | None, ray: str | None, gpus: float)
 
 
 def _sweep(grids: list[Grid], out: str, engine: Engine, retry_diverged: bool, quiet: bool) -> SweepOutcome:
-    store = open_store(out)
+    store = Store(out)
     view = SweepView(console, quiet=quiet)
     try:
         outcome = run_sweep(grids, store, engine, view, retry_diverged=retry_diverged)

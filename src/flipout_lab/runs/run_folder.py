@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import pickle
 import platform
 import shutil
@@ -27,7 +26,7 @@ import flipout
 from .. import data
 from ..errors import BusyError, LabError
 from ..files import open_replacement, write_json
-from ..stored_formats import CONFIG_FORMAT, EPOCH_FORMAT, RESULT_FORMAT, check_format, read_stored
+from ..stored_formats import CONFIG_FORMAT, EPOCH_FORMAT, RESULT_FORMAT, parse_stored, read_stored
 from .settings import Settings, validated
 
 CONFIG, METRICS, RESULT, MODEL, CHECKPOINTS, LOCK = (
@@ -54,18 +53,10 @@ def read_result(folder: Path) -> dict[str, Any]:
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """Return the lines of `metrics.jsonl`; none if the run has not finished an epoch."""
-    path, lines = folder / METRICS, []
-    if not path.exists():
-        return []
+    path = folder / METRICS
+    lines = path.read_bytes().splitlines() if path.exists() else []
     advice = "move it away to read the run without its epochs"
-    try:
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            content = json.loads(line)
-            check_format(content, EPOCH_FORMAT, f"line {number} of {path}", advice)
-            lines.append(content)
-    except (ValueError, OSError, RecursionError) as error:
-        raise LabError(f"{path} is damaged ({error}); {advice}") from error
-    return lines
+    return [parse_stored(line, EPOCH_FORMAT, f"line {i} of {path}", advice) for i, line in enumerate(lines, 1)]
 
 
 def accuracy_in(measured: Mapping[str, Any]) -> float:
