@@ -121,7 +121,6 @@ def check_format(content: Any, expected: Format, where: str, advice: str) -> Non
 
 
 def parse_stored(text: str | bytes, expected: Format, where: str, advice: str) -> dict[str, Any]:
-    """Parse JSON that has a format."""
     try:
         content: dict[str, Any] = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -131,5 +130,4 @@ def parse_stored(text: str | bytes, expected: Format, where: str, advice: str) -
 
 
 def read_stored(path: Path, expected: Format, advice: str) -> dict[str, Any]:
-    """Read a JSON file of a run or a sweep."""
     return parse_stored(path.read_bytes(), expected, str(path), advice)

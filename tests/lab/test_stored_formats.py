@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from flipout_lab import LabError, load_run, train
-from flipout_lab.files import full_disk_explained
 from flipout_lab.paper import results_page
 from flipout_lab.reports import Records, collect, write_report
 from flipout_lab.runs.run_folder import read_settings
@@ -133,5 +132,5 @@ def test_a_full_disk_during_a_report(
     monkeypatch.setattr(Figure, "savefig", full)
     with pytest.raises(LabError, match=r"disk is full: .*report"):
         write_report(records, tmp_path / "report")
-    with pytest.raises(LabError, match="the disk is full"), full_disk_explained(tmp_path):
+    with pytest.raises(LabError, match="the disk is full"):
         results_page.render_results_page([records], "x", tmp_path)

@@ -27,7 +27,6 @@ Folder = Annotated[Path, typer.Argument(help="folder of a run", metavar="RUN")]
 
 
 def command_line() -> str:
-    """Return the command as it was typed."""
     return shlex.join(["flipout", *sys.argv[1:]])
 
 

@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from ..errors import LabError
-from ..files import full_disk_explained, write_bytes
+from ..files import write_bytes
 from ..paper.paper_claims import claims_table
 from ..paper.reproduction import ITEMS, SCALES, check_item, grids_of, reproduce_item
 from ..paper.results_page import render_results_page
@@ -189,10 +189,8 @@ def check_claims(
         raise LabError(f"--out {out} needs a file name that ends in .md")
     else:
         pictures = out.with_suffix("")
-        with full_disk_explained(pictures):
-            pictures.mkdir(parents=True, exist_ok=True)
-            text = render_results_page(records, command_line(), pictures)
-        write_bytes(out, text.encode())
+        pictures.mkdir(parents=True, exist_ok=True)
+        write_bytes(out, render_results_page(records, command_line(), pictures).encode())
         _print(f"written: {out}")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import LabError, find_function, unknown
+from ..errors import LabError, find, unknown
 from ..files import is_folder
 from .data_catalogue import DATA, Data
 from .data_readers import Arrays, read_image_folder
@@ -60,7 +60,7 @@ def check_image_size(name: str) -> None:
 
 
 def _load_from_function(name: str) -> Data:
-    function = find_function(name)
+    function = find(name)
     try:
         inspect.signature(function).bind()
     except TypeError as error:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import LabError, find_function, unknown
+from ..errors import LabError, find, unknown
 from .networks import Shape, conv_6, densenet121, lenet_5, lenet_300_100, mlp, resnet10, resnet18, vgg19
 
 
@@ -85,7 +85,7 @@ def _build_from_elsewhere(name: str, shape: Shape, classes: int, width: float) -
             raise LabError(f"--width does not apply to networks of {library}; leave it out")
         model = _build_from_library(library, model_name, shape, classes)
     else:
-        function = find_function(name)
+        function = find(name)
         accepted = inspect.signature(function).parameters
         offered = {"shape": shape, "classes": classes, "width": width}
         model = function(**{key: value for key, value in offered.items() if key in accepted})

@@ -7,7 +7,6 @@ from pathlib import Path
 from flipout import Geometric
 
 from ..errors import unknown
-from ..files import full_disk_explained
 from ..models.model_catalogue import model_title
 from ..reports.charts import accuracy_chart
 from ..reports.labels import by_network, dense_references, percent
@@ -31,7 +30,6 @@ SCALES = ("quick", "small", "paper")
 
 
 def check_item(item: str, scale: str) -> None:
-    """Raise an error for an unknown table, figure or scale."""
     if item not in ITEMS:
         raise unknown("table or figure", item, ITEMS)
     if scale not in SCALES:
@@ -39,7 +37,6 @@ def check_item(item: str, scale: str) -> None:
 
 
 def grids_of(scale: str, part: str) -> list[str]:
-    """The names of the grids of a scale that have this part."""
     names = [name for name in shipped_grids() if name == scale or name.startswith(f"{scale}-")]
     return [name for name in names if not part or part in read_grid(name).parts]
 
@@ -73,17 +70,16 @@ def reproduce_item(item: str, scale: str, records: Records, folder: Path) -> tup
     """Write a table or figure of the paper to a folder. Return the tables, and the files that were written."""
     names, tables, written = UniqueNames(), list[Table](), list[Path]()
     networks = by_network(records.in_part(ITEMS[item]))
-    with full_disk_explained(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        if item.startswith("figure"):  # one for each network, and the same numbers as a table
-            for title, runs in networks.items():
-                shown = [*runs, *dense_references(records.runs, runs)]
-                tables.append(accuracy_table(title, shown))
-                path = folder / names.reserve(item, title)
-                draw_figure(path, title, accuracy_chart(shown))
-                written += [path.with_name(path.name + suffix) for suffix in (".png", ".pdf")]
-                written += tables[-1].write(path)
-            return tables, written
+    folder.mkdir(parents=True, exist_ok=True)
+    if item.startswith("figure"):  # one for each network, and the same numbers as a table
+        for title, runs in networks.items():
+            shown = [*runs, *dense_references(records.runs, runs)]
+            tables.append(accuracy_table(title, shown))
+            path = folder / names.reserve(item, title)
+            draw_figure(path, title, accuracy_chart(shown))
+            written += [path.with_name(path.name + suffix) for suffix in (".png", ".pdf")]
+            written += tables[-1].write(path)
+        return tables, written
     short = {title: title.partition(",")[0] for title in networks}
     unique = len(set(short.values())) == len(short)
     by_name = {short[title] if unique else title: runs for title, runs in networks.items()}

@@ -6,22 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ..reports import report_tables
 from ..reports.charts import accuracy_chart
 from ..reports.labels import PART_TITLES, SCHEDULES, by_network, counted, dense_references, label_runs, network_key
 from ..reports.lead import choice_table, lead_figure, trials_table
 from ..reports.matplotlib_figures import draw_figure
 from ..reports.records import Record, Records, pooled, versions_of
-from ..reports.report_tables import (
-    BOLD,
-    PAIRED_NOTE,
-    accuracy_table,
-    best_value_table,
-    dead_table,
-    is_reference,
-    paired_table,
-    power_table,
-    shots_table,
-)
 from ..reports.report_writer import UniqueNames
 from ..reports.seed_statistics import dense_cell, seeds_line
 from ..tables import Table
@@ -43,7 +33,7 @@ REMARKS = {
 PARTS_WITH_FIGURES = ("results", "ablation", "schedules", "our schedule", "second chances")
 TRIALS = "second chances"  # the part that has a section of its own
 # Parts of the grids that the paper shows as a table of another form.
-PAPER_TABLES = {"table2": best_value_table, "table3": power_table}
+PAPER_TABLES = {"table2": report_tables.best_value_table, "table3": report_tables.power_table}
 NOT_RUN = "Not run yet."
 HOW_TO_READ = """\
 Accuracies are those of the last epoch, never of the best, in percent. ± is the sample standard deviation over seeds.
@@ -55,7 +45,7 @@ of two: 98.44, 99.61 and 99.9 % leave 1/64, 1/256 and 1/1024 of the weights (aft
 In tables of accuracies, bold marks the highest mean, and ≈ those that are not shown to be lower. In tables of
 differences, bold marks those whose interval does not contain 0.
 """
-EXPLAINED = (BOLD, PAIRED_NOTE)  # notes of tables that HOW_TO_READ makes superfluous
+EXPLAINED = (report_tables.BOLD, report_tables.PAIRED_NOTE)  # notes of tables that HOW_TO_READ makes superfluous
 PROTOCOL = """\
 The idea was explored in [short trainings](second-chances.md#what-was-tried) of 4 to 6 epochs, on the same data and at
 two of the same sparsities. All settings of second chances were chosen by their *test* accuracy there, except the limit
@@ -108,7 +98,7 @@ def _dense_sentence(runs: Sequence[Record]) -> str:
 def _picture(
     network: str, part: str, runs: Sequence[Record], pictures: Path | None, names: UniqueNames
 ) -> Iterator[str]:
-    if pictures is not None and any(run.accuracy is not None and run.settings.method != "dense" for run in runs):
+    if pictures is not None and any(run.accuracy is not None and run.is_pruned for run in runs):
         path = pictures / f"{names.reserve(network, part)}.png"
         draw_figure(path, network, accuracy_chart(runs))
         yield f"![{network}: {PART_TITLES.get(part, 'accuracy against sparsity')}]({pictures.name}/{path.name})\n"
@@ -142,7 +132,7 @@ def _trials(records: Records, pictures: Path | None, names: UniqueNames) -> Iter
         yield f"{seeds_line(runs)}.{_dense_sentence(shown)}\n"
         yield trials_table("", _with_references(records, runs)).markdown()
         yield from _picture(network, TRIALS, shown, pictures, names)
-        if (dead := dead_table("", runs)) is not None:
+        if (dead := report_tables.dead_table("", runs)) is not None:
             yield dead.markdown()
 
 
@@ -150,7 +140,7 @@ def _with_references(records: Records, runs: Sequence[Record]) -> list[Record]:
     """The runs, and global magnitude of the same network under the schedules of these runs, for the differences."""
     network, schedules = network_key(runs[0].settings), {run.settings.option("schedule") for run in runs}
     sparsities = {run.settings.sparsity for run in runs}
-    others = (run for run in records.runs if is_reference(run) and run not in runs)
+    others = (run for run in records.runs if report_tables.is_reference(run) and run not in runs)
     wanted = (
         run
         for run in others
@@ -230,7 +220,12 @@ def _part(network: str, part: str, runs: Sequence[Record]) -> Iterator[str]:
     schedules = sorted({str(kind) for run in runs if (kind := run.settings.option("schedule")) is not None})
     schedule = f", {SCHEDULES.get(schedules[0], schedules[0])}" if len(schedules) == 1 else ""
     yield f"{seeds_line(runs)}{schedule}.\n"
-    tables = [accuracy_table("", runs), paired_table("", runs), shots_table("", runs), dead_table("", runs)]
+    tables = [
+        report_tables.accuracy_table("", runs),
+        report_tables.paired_table("", runs),
+        report_tables.shots_table("", runs),
+        report_tables.dead_table("", runs),
+    ]
     if part in PAPER_TABLES:
         tables.insert(0, PAPER_TABLES[part]("", {network.partition(" on ")[0]: runs}))
     for table in tables:

@@ -12,7 +12,7 @@ from flipout import METHODS
 from ..runs.method_options import method_colour, method_title
 from ..runs.run_folder import accuracy_in
 from .labels import label_runs, percent
-from .records import Record
+from .records import Record, grouped
 from .seed_statistics import Cell, by_option, cells, dense_cell, one_per_seed
 
 DASHES = ("solid", "dash", "dot", "dashdot")
@@ -86,7 +86,6 @@ def _curve(label: str, style: Style, points: Sequence[tuple[float, Cell]], pruni
 
 
 def accuracy_chart(runs: Sequence[Record]) -> Lines:
-    """Accuracy against density, for every method."""
     style, dense = styles(runs), dense_cell(runs)
     curves = tuple(
         _curve(label, style[label], [(1 - sparsity, cell) for sparsity, cell in row.items()])
@@ -98,10 +97,8 @@ def accuracy_chart(runs: Sequence[Record]) -> Lines:
 
 def scan_chart(runs: Sequence[Record], option: str, axis: str) -> Lines:
     """Accuracy against the value of an option, one curve for each method and sparsity."""
-    scans: dict[tuple[str, float], list[Record]] = {}
-    for run in runs:
-        if run.settings.sparsity and run.settings.method != "dense":
-            scans.setdefault((method_title(run.settings.method), run.settings.sparsity), []).append(run)
+    pruned = [run for run in runs if run.settings.sparsity and run.is_pruned]
+    scans = grouped(pruned, lambda run: (method_title(run.settings.method), run.settings.sparsity or 0.0))
     curves, colours = [], [record.colour for record in METHODS.values()]
     for number, ((method, sparsity), group) in enumerate(scans.items()):
         style = Style(colours[number % len(colours)], "solid", SYMBOLS[number % len(SYMBOLS)])
@@ -128,13 +125,11 @@ def _epoch_curves(
     runs: Sequence[Record], sparsity: float, value: Callable[[Record, int], float], *, dense: bool = False
 ) -> tuple[Curve, ...]:
     style, labels = styles(runs), label_runs(runs)
-    grouped: dict[str, list[Record]] = {}
-    for run in runs:
-        shown = run.settings.sparsity == sparsity or (dense and run.settings.method == "dense")
-        if run.metrics and run.result is not None and shown:
-            grouped.setdefault(labels[run.name], []).append(run)
+    wanted = [run for run in runs if run.settings.sparsity == sparsity or (dense and not run.is_pruned)]
+    shown = [run for run in wanted if run.metrics and run.result is not None]
     curves = []
-    for label, group in ((label, one_per_seed(records)) for label, records in grouped.items()):
+    for label, records in grouped(shown, lambda run: labels[run.name]).items():
+        group = one_per_seed(records)
         epochs = min(len(run.metrics) for run in group)
         points = [(e + 1.0, Cell(tuple(value(run, e) for run in group))) for e in range(epochs)]
         curves.append(_curve(label, style[label], points, pruning_epochs(group[0])))
@@ -151,15 +146,13 @@ def pruning_epochs(run: Record) -> tuple[float, ...]:
 
 def layer_shares(runs: Sequence[Record], sparsity: float) -> LayerShares:
     """The share of weights that each layer keeps at one sparsity: the mean over seeds."""
-    labels = label_runs(runs)
-    grouped: dict[str, list[dict[str, float]]] = {}
-    for run in runs:
-        if run.result is not None and "layers" in run.result and run.settings.sparsity == sparsity:
-            shares = {name: _share(layer["kept"], layer) for name, layer in run.result["layers"].items()}
-            grouped.setdefault(labels[run.name], []).append(shares)
-    names = tuple(next(iter(grouped.values()))[0]) if grouped else ()
-    rows = tuple(tuple(statistics.fmean(seed[name] for seed in seeds) for name in names) for seeds in grouped.values())
-    return LayerShares(tuple(grouped), names, rows)
+    labels, kept = label_runs(runs), dict[str, list[float]]()
+    shown = [run for run in runs if run.result and "layers" in run.result and run.settings.sparsity == sparsity]
+    names = tuple(shown[0].result["layers"]) if shown and shown[0].result else ()
+    for label, group in grouped(shown, lambda run: labels[run.name]).items():
+        seeds = [run.result["layers"] for run in group if run.result]
+        kept[label] = [statistics.fmean(_share(seed[name]["kept"], seed[name]) for seed in seeds) for name in names]
+    return LayerShares(tuple(kept), names, tuple(map(tuple, kept.values())))
 
 
 def _share(kept: int, layer: Mapping[str, int]) -> float:

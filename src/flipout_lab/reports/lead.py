@@ -58,7 +58,7 @@ def measured_networks(runs: Iterable[Record]) -> dict[str, list[Record]]:
     networks = {
         title: group
         for title, group in by_network(tested).items()
-        if any(run.accuracy is not None and run.settings.method != "dense" for run in group)
+        if any(run.accuracy is not None and run.is_pruned for run in group)
     }
     order = sorted(networks, key=lambda title: _rank(networks[title][0]))
     return {title: networks[title] for title in order}
@@ -84,7 +84,7 @@ def lead_figure(runs: Sequence[Record], *, convolutional: bool = True) -> LeadFi
     for title, group in measured_networks(runs).items():
         plain = [run for run in group if run.settings.given_options.keys() <= SHOWN_OPTIONS]
         plain = [run for run in plain if run.settings.sparsity is not None]
-        measured = any(run.accuracy is not None and run.settings.method != "dense" for run in plain)
+        measured = any(run.accuracy is not None and run.is_pruned for run in plain)
         if measured and (_is_convolutional(group[0]) or not convolutional):
             # Our schedule has the solid lines.
             shown[title] = sorted(plain, key=lambda run: run.settings.option("schedule") == "paper")
@@ -114,7 +114,7 @@ def choice_table(title: str, runs: Sequence[Record]) -> Table | None:
 def _choices(group: Sequence[Record]) -> Iterable[list[str]]:
     """For each sparsity the row of the choice table, without its first column."""
     ours = [run for run in group if run.settings.option("schedule") in ("default", None)]
-    ours = [run for run in ours if run.settings.sparsity is not None and run.settings.method != "dense"]
+    ours = [run for run in ours if run.settings.sparsity is not None and run.is_pruned]
     measured = cells(ours)
     for sparsity in sorted({run.settings.sparsity for run in ours if run.settings.sparsity is not None}):
         magnitude = cell_of([run for run in ours if is_reference(run) and run.settings.sparsity == sparsity])

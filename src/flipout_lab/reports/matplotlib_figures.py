@@ -7,6 +7,7 @@ from typing import Any
 
 import matplotlib as mpl
 
+from ..files import full_disk_explained
 from .charts import Chart, LayerShares, Lines
 from .labels import percent
 
@@ -35,12 +36,12 @@ class Drawing:
         for suffix in [""] if self.path.suffix in (".png", ".pdf") else [".png", ".pdf"]:
             path = self.path.with_name(self.path.name + suffix)
             # No date in the file, so that the same results give the same bytes.
-            self.figure.savefig(path, dpi=130, metadata={"CreationDate": None} if path.suffix == ".pdf" else {})
+            with full_disk_explained(path):
+                self.figure.savefig(path, dpi=130, metadata={"CreationDate": None} if path.suffix == ".pdf" else {})
         self.plt.close(self.figure)
 
 
 def draw_figure(path: Path, title: str, chart: Chart) -> None:
-    """Draw a chart to `PATH.png` and `PATH.pdf`."""
     if isinstance(chart, Lines):
         with Drawing(path, title) as axes:
             _draw_lines(axes, chart)

@@ -7,10 +7,10 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic_core import to_jsonable_python
 
@@ -24,6 +24,7 @@ from ..sweeps.store import RunMirror, is_url
 
 # Settings that change how a run is executed or observed, but not what is trained.
 EXECUTION_SETTINGS = {"compile", "threads", "device", "aim", "shrink"}
+Key = TypeVar("Key")
 SAVED_RESULT_KEYS = tuple(SAVED_RESULT_FORMAT.model_fields)
 
 
@@ -42,9 +43,11 @@ class Record:
     @property
     def accuracy(self) -> float | None:
         """The accuracy of the last epoch, never of the best."""
-        if self.result is None:
-            return None
-        return accuracy_in(self.result)
+        return None if self.result is None else accuracy_in(self.result)
+
+    @property
+    def is_pruned(self) -> bool:
+        return self.settings.method != "dense"
 
     @property
     def before_fine_tuning(self) -> float | None:
@@ -67,18 +70,24 @@ class Record:
 
 @dataclass(frozen=True)
 class Records:
-    """The runs of one report."""
-
     title: str
     runs: tuple[Record, ...]
 
     @property
     def parts(self) -> list[str]:
-        """The names of all parts, in order."""
         return list(dict.fromkeys(part for run in self.runs for part in run.parts))
 
     def in_part(self, part: str) -> list[Record]:
         return [run for run in self.runs if part in run.parts]
+
+
+def grouped(runs: Iterable[Record], key: Callable[[Record], Key | None]) -> dict[Key, list[Record]]:
+    """The runs by a key, in their order, without those whose key is None."""
+    groups: dict[Key, list[Record]] = {}
+    for run in runs:
+        if (found := key(run)) is not None:
+            groups.setdefault(found, []).append(run)
+    return groups
 
 
 def pooled(all_records: Iterable[Records]) -> Records:
@@ -173,7 +182,6 @@ def results_json(records: Records) -> str:
 
 
 def read_records(path: Path) -> Records:
-    """Read the results.json of a report."""
     stored = read_stored(path, RESULTS_FORMAT, "it is not the results.json of a report")
     content = RESULTS_FORMAT.model_validate(stored).model_dump()
     versions = {key: ", ".join(values) for key, values in content["versions"].items()}

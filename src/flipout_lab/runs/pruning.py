@@ -23,7 +23,7 @@ from flipout.units import as_granularity
 
 from ..data import DATA
 from ..data.batches import validation_size
-from ..errors import LabError, find_function
+from ..errors import LabError, find
 from .method_options import SECOND_CHANCES, SecondChances
 from .settings import Settings, validated
 
@@ -88,7 +88,7 @@ def _arguments(settings: Settings, steps: int, steps_per_epoch: int) -> dict[str
 def _with_criterion(name: str, settings: Settings, steps: int, arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a pruner with the method's schedule, noise, horizon and second chances, and the user's score."""
     arguments = {"noise": settings.option("noise"), SECOND_CHANCES: _second_chances(settings)} | arguments
-    criterion = find_function(name)
+    criterion = find(name)
     if (p := arguments.pop("p", None)) is not None:
         if "p" not in inspect.signature(criterion).parameters:
             raise LabError(f"the criterion {name} takes no p; leave --p out, or add an argument p to the function")
@@ -127,7 +127,6 @@ def schedule(settings: Settings, steps: int, steps_per_epoch: int) -> Schedule:
 
 
 def make_optimizer(settings: Settings, model: nn.Module) -> torch.optim.Optimizer:
-    """Build the optimizer of a run."""
     rate, decay = settings.learning_rate, settings.weight_decay
     if settings.optimizer == "sgd":
         return torch.optim.SGD(model.parameters(), rate, momentum=settings.momentum, weight_decay=decay)
@@ -237,7 +236,6 @@ def _try_options(content: str) -> None:
 
 
 def steps_per_epoch(settings: Settings, images: int) -> int:
-    """Return the steps of an epoch, given the number of training images."""
     if settings.validate_:
         images -= validation_size(settings.data, images)
     return math.ceil(images / settings.batch_size)

@@ -17,7 +17,7 @@ from typing import Any
 import filelock
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_model
 from safetensors.torch import save as safetensors_bytes
 from torch import nn
 
@@ -47,7 +47,6 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_result(folder: Path) -> dict[str, Any]:
-    """Return the content of `result.json`."""
     return read_stored(folder / RESULT, RESULT_FORMAT, "delete it and run the same command again to restore it")
 
 
@@ -71,14 +70,12 @@ def read_settings(folder: Path) -> Settings:
 
 
 def network_shape(folder: Path) -> tuple[tuple[int, int, int], int]:
-    """Return the shape of an input image and the number of classes."""
     network: Any = read_config(folder)["network"]
     channels, height, width = network["shape"]
     return (channels, height, width), network["classes"]
 
 
 def write_config(folder: Path, settings: Settings, loaded: data.Data) -> None:
-    """Write `config.json`."""
     network = {"shape": list(loaded.shape), "classes": loaded.classes}
     write_json(folder / CONFIG, {"settings": settings.as_dict(), "network": network, "versions": versions()})
 
@@ -151,19 +148,11 @@ def locked(path: Path, what: str = "process is training", patience: float = 0.0)
 def load_weights(model: nn.Module, path: Path) -> None:
     """Load a safetensors file into a model. Every weight must be in the file, with the right shape."""
     try:
-        state = load_file(path)
+        load_model(model, path)
     except (OSError, SafetensorError) as error:
         raise LabError(f"{path} cannot be read as safetensors: {error}") from error
-    here = model.state_dict()
-    owners = {tensor.data_ptr(): name for name, tensor in here.items() if name in state}
-    missing = [name for name, tensor in here.items() if name not in state and tensor.data_ptr() not in owners]
-    extra = [name for name in state if name not in here]
-    wrong = [name for name in state if name in here and state[name].shape != here[name].shape]
-    if missing or extra or wrong:
-        problems = (("missing", missing), ("unexpected", extra), ("of another shape", wrong))
-        reasons = "; ".join(f"{what}: {', '.join(names[:5])}" for what, names in problems if names)
-        raise LabError(f"{path} does not fit {type(model).__name__}: {reasons}")
-    model.load_state_dict(state, strict=False)
+    except RuntimeError as error:
+        raise LabError(f"{path} does not fit {type(model).__name__}: {error}") from error
 
 
 def model_bytes(model: nn.Module) -> bytes:
@@ -182,7 +171,6 @@ KEPT_CHECKPOINTS = 2
 
 
 def save_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> None:
-    """Write a checkpoint, then remove all but the last two."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     content = buffer.getbuffer()
@@ -226,7 +214,6 @@ def check_disk(folder: Path, model: nn.Module) -> None:
 
 
 def remove_checkpoints(folder: Path) -> None:
-    """Remove all checkpoints."""
     for path in _checkpoints(folder):
         path.unlink(missing_ok=True)
 

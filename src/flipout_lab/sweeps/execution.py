@@ -38,7 +38,6 @@ class SweepOutcome:
         return sum(each == status for each in self.status.values())
 
     def table(self) -> Table:
-        """How many runs were done, skipped and failed, with the reasons of the failures."""
         failures = "\n".join(f"{name}: {reason}" for name, reason in self.reasons.items())
         details: dict[Status, str] = {"done": "trained now", "skipped": "finished before", "failed": failures}
         rows = [[kind, str(self.count(kind)), text if self.count(kind) else ""] for kind, text in details.items()]

@@ -108,13 +108,18 @@ KINDS: dict[type[Exception], Kind] = {
 """What an error of a run means for the sweep; the first that fits."""
 
 
-def run_job(data: JobData, send: Callable[[JobUpdate], object]) -> JobUpdate:
-    """Train in a process of its own, and return the final update. Errors become updates; none is raised."""
-    settings, location, threads, folder = data
-    if is_folder(folder):  # a machine of a cluster may not have it
-        os.chdir(folder)  # for the user's own modules and relative paths
+def run_in_own_process(data: JobData, send: Callable[[JobUpdate], object]) -> JobUpdate:
+    """Set this process up for a job, and run it."""
+    if is_folder(data[3]):  # a machine of a cluster may not have it
+        os.chdir(data[3])  # for the user's own modules and relative paths
     warnings.simplefilter("ignore")  # the result of the run has the same information
     torch.set_flush_denormal(True)  # before torch starts its threads, which inherit the setting
+    return run_job(data, send)
+
+
+def run_job(data: JobData, send: Callable[[JobUpdate], object]) -> JobUpdate:
+    """Train, and return the final update. Errors become updates; none is raised."""
+    settings, location, threads, _ = data
     torch.set_num_threads(threads)
     try:
         return _done(_train(validated(settings), location, ProgressSender(send)))
@@ -159,8 +164,6 @@ PRELOADED = [__name__, "torch._dynamo", "torch._inductor.compile_fx", "sklearn.d
 
 @dataclass
 class Worker:
-    """A process that executes a job."""
-
     job: Job
     attempt: int
     process: Any
@@ -169,7 +172,6 @@ class Worker:
     last_update: JobUpdate | None = None
 
     def final_update(self) -> JobUpdate:
-        """How the process ended."""
         code = self.process.exitcode
         how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
         reason = f"the process of the run {how}; a common cause is that the system ran out of memory"
@@ -255,11 +257,10 @@ def _stop(workers: Sequence[Worker]) -> int:
 
 
 def _process(data: JobData, updates: Connection, keep_alive: Connection) -> None:
-    """The main function of a worker process."""
     if hasattr(os, "setsid"):
         os.setsid()  # Ctrl-C goes to the sweep alone, which then asks its workers to stop
     threading.Thread(target=_exit_with_sweep, args=(keep_alive,), daemon=True).start()
-    updates.send(run_job(data, updates.send))
+    updates.send(run_in_own_process(data, updates.send))
     updates.close()
 
 

@@ -9,7 +9,18 @@ from urllib.parse import urlsplit
 
 from ..errors import LabError
 from ..runs.training import StoppedError, stop_signals
-from .local_engine import STOP_TIMEOUT, Engine, Job, JobData, JobUpdate, Kind, Listener, job_data, run_job, tried_again
+from .local_engine import (
+    STOP_TIMEOUT,
+    Engine,
+    Job,
+    JobData,
+    JobUpdate,
+    Kind,
+    Listener,
+    job_data,
+    run_in_own_process,
+    tried_again,
+)
 
 CONNECT_TIMEOUT = 5.0
 """Seconds to wait for an answer from the head of a cluster."""
@@ -108,5 +119,5 @@ def no_cluster(address: str, error: Exception) -> LabError:
 
 def _task(data: JobData) -> tuple[Kind, Mapping[str, Any]]:
     """The function that runs on the cluster. It returns plain data, which any version of the code can read."""
-    update = run_job(data, lambda _: None)
+    update = run_in_own_process(data, lambda _: None)
     return update.kind, update.details

@@ -37,7 +37,6 @@ class Store:
             raise LabError(f"{self} cannot be written to ({error}); choose another --out") from error
 
     def run_location(self, run: str) -> str:
-        """The folder or URL of a run."""
         return f"{self.location}/{run}"
 
     def has(self, path: str) -> bool:
@@ -63,7 +62,6 @@ class RunMirror:
         self.folder = folder
 
     def fetch(self, wanted: Callable[[str], bool] = lambda _: True) -> None:
-        """Copy the remote files to the folder."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for path in filter(wanted, self._remote_files()):
             target = self.folder / path
@@ -99,7 +97,6 @@ class RunMirror:
         self.push()
 
     def _remote_files(self) -> dict[str, int]:
-        """The size of every remote file."""
         self.files.invalidate_cache()
         found = self.files.find(self.path, detail=True) if self.files.exists(self.path) else {}
         return {str(path).removeprefix(self.path).lstrip("/"): int(info["size"]) for path, info in found.items()}

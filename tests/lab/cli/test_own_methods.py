@@ -94,7 +94,7 @@ def test_its_help(module: str, typed: Any) -> None:
         "exponent in [0, 4] [default: 1]",
         "what is [not] used [default: round]",
         "round|square",
-        "--no-careful",
+        "--careful",
         "[default: 1,2]",
         "(in epochs) [default: 0]",
     ):
