@@ -18,6 +18,10 @@ class BusyError(LabError):
     """Another process is using the folder."""
 
 
+class StoppedError(LabError):
+    """The run was asked to stop. It has saved a checkpoint and can be resumed."""
+
+
 class DivergedError(LabError):
     """The training diverged. A second run with the same settings would diverge again."""
 
@@ -28,6 +32,14 @@ def unknown(what: str, given: str, known: Iterable[str]) -> LabError:
     close = difflib.get_close_matches(given, names, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(names)}"
     return LabError(f"unknown {what} {given!r}; {hint}")
+
+
+def optional_module(name: str, option: str, install: str) -> Any:
+    """Import a module that an option needs."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise LabError(f"{option} needs the package {name.partition('.')[0]}: pip install {install}") from error
 
 
 def find(name: str, kind: str = "function") -> Callable[..., Any]:

@@ -51,9 +51,7 @@ def read_toml(path: Path | Traversable, what: str) -> dict[str, Any]:
     """Read a TOML file. `what` names it in errors."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise LabError(f"{what} is not valid TOML: it is not encoded in UTF-8 ({error}); save it as UTF-8") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also of text that is not UTF-8
         raise LabError(f"{what} is not valid TOML: {error}") from error
     except OSError as error:
         raise LabError(f"{what} cannot be read: {error.strerror}") from error

@@ -95,7 +95,7 @@ def test_a_part_with_a_run_that_is_not_listed(run_copy: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"title = '\xff\xfe'", "is not encoded in UTF-8 .*save it as UTF-8"),
+        (b"title = '\xff\xfe'", "mine is not valid TOML: .*utf-8"),
         (b"[base]\nrecipe = 3\n[[part]]\nseed = 0", "recipe is 3; give the name of a recipe in quotes"),
         (b"[base]\nrecipe = ['a']\n[[part]]\nseed = 0", r"recipe is \['a'\]; give the name of a recipe in quotes"),
         (

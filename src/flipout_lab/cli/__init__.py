@@ -9,9 +9,9 @@ import warnings
 import torch
 
 try:
-    from ..errors import LabError
+    from ..errors import LabError, StoppedError
     from . import run_commands, sweep_commands
-    from .application import app, console, errors
+    from .application import app, command_line, console, errors
 except ModuleNotFoundError as error:
     sys.exit(f"the command line needs the lab ({error.name} is missing): pip install 'flipout[lab]'")
 
@@ -37,6 +37,10 @@ def main() -> None:
     warnings.showwarning = lambda message, *_, **__: errors.print(f"warning: {message}", soft_wrap=True, markup=False)
     try:
         app()
+    except StoppedError as stopped:
+        resume = f"{stopped}. To continue, run the same command again:\n  {command_line()}"
+        errors.print(resume, soft_wrap=True, markup=False)
+        sys.exit(130)
     except LabError as error:
         errors.print(f"error: {error}", soft_wrap=True, markup=False)
         sys.exit(2)

@@ -21,14 +21,13 @@ from ..reports.records import locate_runs
 from ..reports.report_tables import accuracy_table, paired_table
 from ..reports.seed_statistics import seeds_line
 from ..runs.settings import MOST_THREADS
-from ..runs.training import StoppedError
 from ..sweeps import Engine, Grid, Store, SweepOutcome, read_grid
 from ..sweeps import sweep as run_sweep
 from ..sweeps.execution import SweepView, describe_run
 from ..sweeps.local_engine import LocalEngine
 from ..sweeps.ray_engine import RayEngine
 from ..sweeps.store import is_url
-from .application import app, command_line, console, errors
+from .application import app, command_line, console
 
 Out = Annotated[str | None, typer.Option(help="folder or URL of the runs (default: a folder below runs/)")]
 Jobs = Annotated[
@@ -117,13 +116,7 @@ def _engine(jobs: int | None, threads: int | None, ray: str | None, gpus: float)
 
 def _sweep(grids: list[Grid], out: str, engine: Engine, retry_diverged: bool, quiet: bool) -> SweepOutcome:
     store = Store(out)
-    view = SweepView(console, quiet=quiet)
-    try:
-        outcome = run_sweep(grids, store, engine, view, retry_diverged=retry_diverged)
-    except StoppedError as stopped:
-        message = f"{stopped}. To continue, run the same command again:\n  {command_line()}"
-        errors.print(Text(message), soft_wrap=True)
-        raise typer.Exit(130) from None
+    outcome = run_sweep(grids, store, engine, SweepView(console, quiet=quiet), retry_diverged=retry_diverged)
     console.print(outcome.table().rich())
     _print(f"saved in {store}")
     return outcome

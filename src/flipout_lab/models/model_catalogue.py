@@ -70,10 +70,8 @@ def build(name: str, shape: Shape = (3, 32, 32), classes: int = 10, width: float
         raise unknown("model", name, [*MODELS, "module:function", "torchvision:NAME", "timm:NAME"])
     try:
         model = MODELS[name].make(shape, classes, width)
-    except (RuntimeError, MemoryError) as error:
-        if isinstance(error, RuntimeError) and "allocate" not in str(error):
-            raise
-        raise LabError(f"{name} does not fit into memory with --width {width:g}; give a smaller width") from error
+    except RuntimeError as error:  # from torch's allocator
+        raise LabError(f"{name} cannot be built with --width {width:g}: {error}") from error
     _check_image_size(name, model, shape)
     return model
 

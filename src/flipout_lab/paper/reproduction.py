@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flipout import Geometric
-
 from ..errors import unknown
 from ..models.model_catalogue import model_title
 from ..reports.charts import accuracy_chart
@@ -14,6 +12,7 @@ from ..reports.matplotlib_figures import draw_figure
 from ..reports.records import Records
 from ..reports.report_tables import accuracy_table, best_value_table, power_table
 from ..reports.report_writer import UniqueNames
+from ..runs.pruning import paper_schedule
 from ..runs.settings import Settings
 from ..sweeps.grid import read_grid, shipped_grids
 from ..tables import Table
@@ -48,14 +47,8 @@ def schedule_table(scale: str) -> Table:
     rows = []
     for halvings in (2, 4, 6, 8, 10):
         sparsity = 1 - 2.0**-halvings
-        between = []
-        for length in lengths:
-            steps = 1000 * length  # with few epochs the prunings fall between the ends of epochs
-            try:
-                plan = Geometric.paper(sparsity, steps, steps_per_epoch=1000).plan(10**6)
-            except ValueError:
-                plan = Geometric.paper(sparsity, steps).plan(10**6)
-            between.append(f"{plan[0].step / 1000:.4g}")
+        plans = [paper_schedule(sparsity, 1000 * length, steps_per_epoch=1000).plan(10**6) for length in lengths]
+        between = [f"{plan[0].step / 1000:.4g}" for plan in plans]
         rows.append([f"2^{halvings} = {2**halvings}", percent(sparsity), *between])
     heading = [f"epochs before pruning, of {length} ({', '.join(models)})" for length, models in lengths.items()]
     title = "Table 1: each pruning removes half of the weights"

@@ -106,7 +106,7 @@ def find_method(name: str) -> Method:
         return METHODS[name]
     cls: Any = find(name, "class")
     if Pruner not in getattr(cls, "__mro__", ()):
-        raise LabError(f"{name} is not a method: it is not a class, or not a subclass of flipout.Pruner")
+        raise LabError(f"{name} is not a method: it is not a subclass of flipout.Pruner")
     return _record_of(name, cls)
 
 

@@ -108,22 +108,24 @@ def _second_chances(settings: Settings) -> SecondChances | None:
 
 
 def schedule(settings: Settings, steps: int, steps_per_epoch: int) -> Schedule:
-    """Return when a method prunes.
-
-    The paper prunes at the ends of epochs. Where there are too few epochs for that, its schedule prunes between steps.
-    """
+    """Return when a method prunes."""
     assert settings.sparsity is not None
     kind, window = settings.option("schedule"), (settings.option("start"), settings.option("end"))
     if kind == "paper":
-        try:
-            return flipout.Geometric.paper(settings.sparsity, steps, steps_per_epoch=steps_per_epoch)
-        except ValueError:
-            return flipout.Geometric.paper(settings.sparsity, steps)
+        return paper_schedule(settings.sparsity, steps, steps_per_epoch)
     if kind == "one-shot":
         return flipout.OneShot(settings.sparsity, steps, settings.option("end"))
     usual = getattr(settings.record.cls, "default_schedule", flipout.Geometric)
     spread = flipout.Cubic if kind == "cubic" else usual
     return spread(settings.sparsity, steps, settings.option("prunings"), window)
+
+
+def paper_schedule(sparsity: float, steps: int, steps_per_epoch: int) -> flipout.Geometric:
+    """The schedule of the paper: at the ends of epochs, or between steps where there are too few epochs for that."""
+    try:
+        return flipout.Geometric.paper(sparsity, steps, steps_per_epoch=steps_per_epoch)
+    except ValueError:
+        return flipout.Geometric.paper(sparsity, steps)
 
 
 def make_optimizer(settings: Settings, model: nn.Module) -> torch.optim.Optimizer:

@@ -6,7 +6,6 @@ import hashlib
 import io
 import pickle
 import platform
-import shutil
 import uuid
 import warnings
 from collections.abc import Iterator, Mapping
@@ -197,20 +196,6 @@ def load_checkpoint(folder: Path) -> dict[str, Any] | None:
             return state
         warnings.warn(f"the checkpoint {path} is damaged; resuming from the one before it", stacklevel=2)
     return None
-
-
-def check_disk(folder: Path, model: nn.Module) -> None:
-    """Refuse to start where the checkpoints of a new run will not fit.
-
-    A checkpoint holds the weights, up to two moments of each, masks and statistics. There are up to three.
-    """
-    weights = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
-    needed, free = 12 * weights + (1 << 20), shutil.disk_usage(folder).free
-    if free < needed and not _checkpoints(folder / CHECKPOINTS):
-        raise LabError(
-            f"the disk of {folder} has {free >> 20:,} MiB left, and checkpoints may take {needed >> 20:,} MiB: "
-            "free some space, or choose another --out"
-        )
 
 
 def remove_checkpoints(folder: Path) -> None:

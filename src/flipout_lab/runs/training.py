@@ -21,7 +21,7 @@ import flipout
 
 from .. import data
 from ..data.batches import Images, augment, prepare
-from ..errors import DivergedError, LabError
+from ..errors import DivergedError, LabError, StoppedError
 from ..files import remove_leftovers, write_bytes, write_json
 from ..models import build
 from . import run_folder
@@ -51,10 +51,6 @@ def stop_signals() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-class StoppedError(LabError):
-    """The run was asked to stop. It has saved a checkpoint and can be resumed."""
 
 
 def train(
@@ -102,7 +98,6 @@ class Run:
         self.train_set, self.held_out = prepare(self.data, self.device, validate=settings.validate_)
         torch.manual_seed(settings.seed)
         self.model = build_model(settings, self.data).to(self.device)
-        run_folder.check_disk(folder, self.model)
         self.optimizer = make_optimizer(settings, self.model)
         self.steps_per_epoch = math.ceil(len(self.train_set) / settings.batch_size)
         # Attached before the pruner, to see each step before a pruning changes the weights.
@@ -126,9 +121,11 @@ class Run:
         with stop_signals() as stopping:
             while self.step < self.total:
                 try:
-                    self._epoch(stopping)
+                    self._end_of_epoch(self._steps(stopping))
                 except FloatingPointError as error:  # raised by the pruner for NaN weights
                     raise DivergedError(f"training has diverged: {error}") from error
+                if stopping.is_set() and self.step < self.total:
+                    raise StoppedError(f"stopped after an epoch, at step {self.step:,} of {self.total:,}, and saved")
         self.pruner.expand()
         result = self._result()
         write_bytes(self.folder / run_folder.MODEL, run_folder.model_bytes(self.model))
@@ -146,13 +143,7 @@ class Run:
         if self.aim is not None:
             self.aim.remove()
 
-    def _epoch(self, stopping: threading.Event) -> None:
-        rate = self.steps(stopping)
-        self._end_of_epoch(rate)
-        if stopping.is_set() and self.step < self.total:
-            raise StoppedError(f"stopped after an epoch, at step {self.step:,} of {self.total:,}, and saved")
-
-    def steps(self, stopping: threading.Event) -> float:
+    def _steps(self, stopping: threading.Event) -> float:
         """Take the remaining steps of an epoch; return the last learning rate."""
         settings, started, rate = self.settings, time.monotonic(), 0.0
         epoch, done = divmod(self.step, self.steps_per_epoch)
@@ -271,19 +262,16 @@ class Run:
         if validated(state.get("settings", {}), stored=True).non_defaults() != self.settings.non_defaults():
             raise LabError(f"the checkpoints in {self.folder} are of a run with other settings; {advice}")
         try:
-            self._load(state)
+            for name, part in self._parts().items():
+                part.load_state_dict(state[name])
+            self.step, self.seconds, self.metrics = state["step"], state["seconds"], state["metrics"]
+            self.loss_sum.copy_(state["loss_sum"])
+            torch.set_rng_state(state["random"])
+            if state["cuda_random"] is not None:
+                torch.cuda.set_rng_state(state["cuda_random"], self.device)
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             raise LabError(f"the checkpoints in {self.folder} do not fit this run ({reason}); {advice}") from error
-
-    def _load(self, state: dict[str, Any]) -> None:
-        for name, part in self._parts().items():
-            part.load_state_dict(state[name])
-        self.step, self.seconds, self.metrics = state["step"], state["seconds"], state["metrics"]
-        self.loss_sum.copy_(state["loss_sum"])
-        torch.set_rng_state(state["random"])
-        if state["cuda_random"] is not None:
-            torch.cuda.set_rng_state(state["cuda_random"], self.device)
 
     def _write_metrics(self) -> None:
         write_bytes(

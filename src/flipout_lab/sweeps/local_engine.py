@@ -18,11 +18,11 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from ..errors import BusyError, DivergedError, LabError
+from ..errors import BusyError, DivergedError, LabError, StoppedError
 from ..files import is_folder
 from ..runs.run_views import View
 from ..runs.settings import Settings, validated
-from ..runs.training import StoppedError, stop_signals, train
+from ..runs.training import stop_signals, train
 from .store import RunMirror, is_url
 
 RETRIES = 2

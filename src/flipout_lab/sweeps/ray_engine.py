@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..errors import LabError
-from ..runs.training import StoppedError, stop_signals
+from ..errors import LabError, StoppedError, optional_module
+from ..runs.training import stop_signals
 from .local_engine import (
     STOP_TIMEOUT,
     Engine,
@@ -36,11 +36,7 @@ class RayEngine(Engine):
     def __init__(self, address: str, threads: int | None = None, gpus: float = 0.0) -> None:
         self.address, self.gpus = address, gpus
         self.threads, self.threads_requested = threads or 1, threads is not None
-        try:
-            import ray
-        except ImportError as error:
-            raise LabError("--ray needs the package ray: pip install 'flipout[ray]'") from error
-        self.ray: Any = ray
+        self.ray = optional_module("ray", "--ray", "'flipout[ray]'")
 
     def run(self, jobs: Sequence[Job], listener: Listener) -> None:
         ray, connect = self.ray, not self.ray.is_initialized()

@@ -126,7 +126,7 @@ def test_its_options_reach_the_constructor(module: str) -> None:
         ("Powerful", ["--p", "2"], "Powerful takes no --p"),
         ("Powerful", ["--powr", "2"], "--power"),
         ("Powerless", [], "has no class 'Powerless'"),
-        ("score", [], "is not a class"),
+        ("score", [], "not a method"),
         ("Demanding", [], "Demanding needs --strength"),
         ("Clashing", [], "'momentum'"),
     ],

@@ -237,7 +237,7 @@ def test_lists_are_written_with_commas(text: Any, expected: tuple[int, ...]) -> 
         ({"method": "magnitude", "relative_to": "weight"}, "--noise"),
         ({"schedule": "paper", "start": 0.1}, "--start"),
         ({"method": "no_such_module:Mine"}, "no_such_module"),
-        ({"method": "flipout.criteria:magnitude"}, "is not a class"),
+        ({"method": "flipout.criteria:magnitude"}, "not a method"),
         ({"method": "flipout:Geometric"}, "flipout:Geometric"),
     ],
 )
