@@ -219,15 +219,11 @@ def accuracy_at(curve: Mapping[float, float], share: float) -> float | None:
 
 def _multiply_add_curves(runs: Sequence[Record]) -> dict[str, dict[float, float]]:
     """For each method, the mean accuracy in percent by the mean share of multiply-adds, one point for a sparsity."""
-    labels = label_runs(runs)
-    points: dict[str, dict[float, list[tuple[float, float]]]] = {}
-    for run in runs:
-        counted = None if run.result is None else run.result.get("multiply_adds")
-        if counted and run.accuracy is not None and run.settings.sparsity and run.is_pruned:
-            share = counted["nonzero"] / counted["dense"]
-            own = points.setdefault(labels[run.name], {}).setdefault(run.settings.sparsity, [])
-            own.append((share, 100 * run.accuracy))
-    return {
-        label: {fmean(s for s, _ in each): fmean(a for _, a in each) for each in own.values()}
-        for label, own in points.items()
-    }
+    labels, curves = label_runs(runs), dict[str, dict[float, float]]()
+    pruned = [run for run in runs if run.is_pruned and run.settings.sparsity and run.accuracy is not None]
+    measured = [run for run in pruned if run.result and run.result.get("multiply_adds")]
+    for (label, _), group in grouped(measured, lambda run: (labels[run.name], run.settings.sparsity)).items():
+        counts = [run.result["multiply_adds"] for run in group if run.result]
+        share = fmean(count["nonzero"] / count["dense"] for count in counts)
+        curves.setdefault(label, {})[share] = fmean(100 * (run.accuracy or 0.0) for run in group)
+    return curves

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import html
+import itertools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,28 +25,17 @@ from .report_tables import accuracy_table, dead_table, multiply_add_table, paire
 from .seed_statistics import seeds_line
 
 
-def slug(title: str) -> str:
-    """A title in lower case with a hyphen between words, for an address or a file name."""
-    words = "".join(character if character.isalnum() else " " for character in title.lower()).split()
-    return "-".join(words)
-
-
 class UniqueNames:
-    """Make names from titles, each name at most once.
-
-    Different titles can have the same slug: "+noise" and "-noise" are both "noise". The second one gets a suffix.
-    """
+    """Names for files and addresses, made from titles, each at most once: "+noise" and "-noise" differ in a number."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
 
     def reserve(self, *titles: str) -> str:
-        """The slugs of these titles, joined by a hyphen, with a number at the end if that name is taken."""
-        wanted = "-".join(filter(None, map(slug, titles))) or "unnamed"
-        name, number = wanted, 1
-        while name in self._taken:
-            number += 1
-            name = f"{wanted}-{number}"
+        """The words of these titles in lower case, joined by hyphens, with a number at the end if that is taken."""
+        wanted = "-".join(re.findall(r"[^\W_]+", " ".join(titles).lower())) or "unnamed"
+        numbered = (f"{wanted}-{number}" for number in itertools.count(2))
+        name = next(name for name in itertools.chain([wanted], numbered) if name not in self._taken)
         self._taken.add(name)
         return name
 
