@@ -18,6 +18,10 @@ class BusyError(LabError):
     """Another process is using the folder."""
 
 
+class StoppedError(LabError):
+    """The run was asked to stop. It has saved a checkpoint and can be resumed."""
+
+
 class DivergedError(LabError):
     """The training diverged. A second run with the same settings would diverge again."""
 
@@ -30,34 +34,29 @@ def unknown(what: str, given: str, known: Iterable[str]) -> LabError:
     return LabError(f"unknown {what} {given!r}; {hint}")
 
 
-def find_function(name: str) -> Callable[..., Any]:
-    """Import `module:function` and return the function."""
-    return _find(name, "function")
+def optional_module(name: str, option: str, install: str) -> Any:
+    """Import a module that an option needs."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise LabError(f"{option} needs the package {name.partition('.')[0]}: pip install {install}") from error
 
 
-def find_class(name: str) -> type[Any]:
-    """Import `module:Class` and return the class."""
-    found = _find(name, "class")
-    if not isinstance(found, type):
-        raise LabError(f"{name} is not a class; give module:Class")
-    return found
-
-
-def _find(name: str, kind: str) -> Callable[..., Any]:
+def find(name: str, kind: str = "function") -> Callable[..., Any]:
+    """Import `module:function`, or a class of the user, from the current folder or Python's path."""
     module_name, _, attribute = name.partition(":")
     current_folder = str(Path.cwd())
     if current_folder not in sys.path:
         sys.path.insert(0, current_folder)
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name != module_name.split(".")[0] and error.name != module_name:
+    except (ModuleNotFoundError, ValueError) as error:  # ValueError: an empty name
+        if isinstance(error, ModuleNotFoundError) and error.name not in (module_name, module_name.split(".")[0]):
             raise  # the module exists, but one of its own imports is missing
         raise LabError(
-            f"{name!r}: there is no module {module_name!r} in the current folder or on Python's path"
+            f"{name!r}: there is no module {module_name!r} in the current folder or on Python's path; give "
+            f"module:{kind}"
         ) from error
-    except ValueError as error:  # an empty name
-        raise LabError(f"{name!r} does not name a module; give module:{kind}") from error
     found = getattr(module, attribute, None)
     if not callable(found):
         raise LabError(f"{name!r}: the module {module_name!r} has no {kind} {attribute!r}")

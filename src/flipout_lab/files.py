@@ -47,23 +47,11 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_bytes(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError, RecursionError) as error:
-        raise LabError(f"{path} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise LabError(f"{path} is damaged: it must contain a JSON object, but contains {type(content).__name__}")
-    return content
-
-
 def read_toml(path: Path | Traversable, what: str) -> dict[str, Any]:
     """Read a TOML file. `what` names it in errors."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise LabError(f"{what} is not valid TOML: it is not encoded in UTF-8 ({error}); save it as UTF-8") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also of text that is not UTF-8
         raise LabError(f"{what} is not valid TOML: {error}") from error
     except OSError as error:
         raise LabError(f"{what} cannot be read: {error.strerror}") from error

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from .errors import LabError
-from .files import read_json
 
 AtLeastOne = Annotated[int, Field(ge=1)]
 Format = type[BaseModel]
@@ -37,7 +36,7 @@ class MeasuredFormat(StoredFormat):
         return self
 
 
-def _format(base: Format = StoredFormat, **keys: Any) -> Format:
+def _format(base: Format = StoredFormat, /, **keys: Any) -> Format:
     """A format with these keys: their types, or a type and a default for a key that may be missing."""
     fields: Any = {key: kind if isinstance(kind, tuple) else (kind, ...) for key, kind in keys.items()}
     return create_model("Format", __base__=base, **fields)
@@ -49,13 +48,9 @@ CONFIG_FORMAT = _format(
 )
 EPOCH_FORMAT = _format(
     MeasuredFormat,
-    epoch=int,
-    step=int,
-    loss=float,
-    learning_rate=float,
+    **dict.fromkeys(("epoch", "step", "computed"), int),
+    **dict.fromkeys(("loss", "learning_rate", "epoch_seconds"), float),
     flips=int | None,
-    computed=int,
-    epoch_seconds=float,
 )
 """A line of `metrics.jsonl`"""
 
@@ -63,35 +58,24 @@ Shots: Any = _format(over_shoots=int, under_shoots=int)
 MultiplyAdds: Any = _format(dense=int, nonzero=int)
 RESULT_FORMAT = _format(
     MeasuredFormat,
-    method=str,
-    data=str,
-    model=str,
-    seed=int,
-    epochs=int,
-    prunable=int,
+    **dict.fromkeys(("method", "data", "model", "accuracy_of"), str),
+    **dict.fromkeys(("seed", "epochs", "prunable", "computed"), int),
     effective=int | None,
-    accuracy_of=str,
     dead_layers=list[str],
     layers=dict[str, _format(weights=int, kept=int)],  # type: ignore[misc]
     prunings=list[_format(step=int, nonzero=int, kept=dict[str, int])],  # type: ignore[misc]
     flips=dict[str, _format(kept=list[int], pruned=list[int])] | None,  # type: ignore[misc]
     aim=Shots | None,
     shrinks=list[_format(step=int, weights=int, share=float)],  # type: ignore[misc]
-    computed=int,
     multiply_adds=MultiplyAdds,
 )
 GRID_FORMAT: Any = _format(title=str, parts=dict[str, list[str]])
 SWEEP_FORMAT = _format(threads=int, grids=dict[str, GRID_FORMAT], runs=dict[str, dict[str, Any]])
 FAILURE_FORMAT = _format(kind=str, error=str)
-SAVED_RESULT_FORMAT = _format(
-    sparsity=(float | None, None),
-    nonzero=(int | None, None),
-    prunable=(int | None, None),
-    effective=(int | None, None),
+SAVED_RESULT_FORMAT: Any = _format(
+    **dict.fromkeys(("sparsity", "test_accuracy", "validation_accuracy"), (float | None, None)),
+    **dict.fromkeys(("nonzero", "prunable", "effective", "epochs"), (int | None, None)),
     multiply_adds=(MultiplyAdds | None, None),
-    epochs=(int | None, None),
-    test_accuracy=(float | None, None),
-    validation_accuracy=(float | None, None),
     dead_layers=(list[str], []),
     aim=(Shots | None, None),
     accuracy_before_fine_tuning=(float | None, None),
@@ -99,8 +83,19 @@ SAVED_RESULT_FORMAT = _format(
 )
 """What the `results.json` of a report keeps of the result of a run"""
 
+SAVED_RUN_FORMAT: Any = _format(
+    settings=dict[str, Any], parts=list[str], result=(SAVED_RESULT_FORMAT | None, None), failure=(str, "")
+)
+RESULTS_FORMAT = _format(
+    title=str,
+    versions=dict[str, list[str]],
+    settings=dict[str, Any],
+    defaults=(dict[str, dict[str, Any]], {}),
+    runs=list[SAVED_RUN_FORMAT],
+)
 
-def check_format(content: Mapping[str, Any], expected: Format, where: str, advice: str) -> None:
+
+def check_format(content: Any, expected: Format, where: str, advice: str) -> None:
     """Raise an error if content does not have a format. The error says where, what is wrong first, and the advice."""
     try:
         expected.model_validate(content)
@@ -110,11 +105,14 @@ def check_format(content: Mapping[str, Any], expected: Format, where: str, advic
         raise LabError(f"{where} is damaged ({key}: {problem['msg'].lower()}); {advice}") from None
 
 
-def read_stored(path: Path, expected: Format, advice: str) -> dict[str, Any]:
-    """Read a JSON file of a run or a sweep."""
+def parse_stored(text: str | bytes, expected: Format, where: str, advice: str) -> dict[str, Any]:
     try:
-        content = read_json(path)
-    except LabError as error:
-        raise LabError(f"{error}; {advice}") from error
-    check_format(content, expected, str(path), advice)
+        content: dict[str, Any] = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise LabError(f"{where} is damaged ({error}); {advice}") from error
+    check_format(content, expected, where, advice)
     return content
+
+
+def read_stored(path: Path, expected: Format, advice: str) -> dict[str, Any]:
+    return parse_stored(path.read_bytes(), expected, str(path), advice)

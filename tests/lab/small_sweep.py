@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 from flipout_lab.reports import Records, collect
-from flipout_lab.sweeps import open_store, sweep
+from flipout_lab.sweeps import Store, sweep
 from flipout_lab.sweeps.execution import SweepView
 from flipout_lab.sweeps.grid import parse_grid
-from flipout_lab.sweeps.local_engine import Engine, Job, Listener, run_job
+from flipout_lab.sweeps.local_engine import Engine, Job, Listener, job_data, run_job
 
 BASE = {"recipe": "paper", "data": "digits", "model": "mlp", "epochs": 3, "width": 0.25}
 PARTS = [
@@ -57,7 +57,7 @@ class InProcessEngine(Engine):
     def run(self, jobs: Sequence[Job], listener: Listener) -> None:
         for job in jobs:
             if job.settings.method not in self.left_out:
-                update = run_job(job.settings.as_dict(), job.location, job.threads, lambda _: None)
+                update = run_job(job_data(job), lambda _: None)
                 listener.ended(job, update, 1)
 
 
@@ -68,7 +68,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     missing = {"name": "never", "method": "random", "sparsity": [0.75, 0.9375], "seed": 0}
     never = parse_grid("never", {"title": "& not run", "base": BASE, "part": [missing]})
     view = SweepView(Console(file=io.StringIO()), quiet=True)
-    sweep([grid, never], open_store(str(folder)), InProcessEngine(left_out=["random"]), view)
+    sweep([grid, never], Store(str(folder)), InProcessEngine(left_out=["random"]), view)
     return folder
 
 

@@ -9,29 +9,23 @@ import warnings
 import torch
 
 try:
-    from ..errors import LabError
+    from ..errors import LabError, StoppedError
     from . import run_commands, sweep_commands
-    from .application import app, console, errors
+    from .application import app, command_line, console, errors
 except ModuleNotFoundError as error:
     sys.exit(f"the command line needs the lab ({error.name} is missing): pip install 'flipout[lab]'")
 
 __all__ = ["app", "console", "errors", "main", "process", "run_commands", "sweep_commands"]
 
-EXPLAINED = {
-    errno.ENAMETOOLONG: "choose a shorter name",
-    errno.EACCES: "check the permissions",
-    errno.EPERM: "check the permissions",
-    errno.EROFS: "choose a folder that can be written to",
-    errno.ENOSPC: "free some space and run the same command again",
-    errno.EDQUOT: "free some space and run the same command again",
-    errno.ENOTDIR: "a part of this path is a file, not a folder",
-    errno.EISDIR: "this is a folder, not a file",
+FIXABLE = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space and run the same command again"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "check the permissions, or choose another folder"),
+    **dict.fromkeys((errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR), "choose another name"),
 }
 """Errors of the system that the user can fix, wherever they happen."""
 
 
 def process() -> None:
-    """Run the command line as a process."""
     # The momentum of a pruned weight decays to a denormal number and stays one, which slows arithmetic down. This must
     # be set before torch starts its threads, which inherit it.
     torch.set_flush_denormal(True)
@@ -43,12 +37,16 @@ def main() -> None:
     warnings.showwarning = lambda message, *_, **__: errors.print(f"warning: {message}", soft_wrap=True, markup=False)
     try:
         app()
+    except StoppedError as stopped:
+        resume = f"{stopped}. To continue, run the same command again:\n  {command_line()}"
+        errors.print(resume, soft_wrap=True, markup=False)
+        sys.exit(130)
     except LabError as error:
         errors.print(f"error: {error}", soft_wrap=True, markup=False)
         sys.exit(2)
     except OSError as error:
-        if error.errno not in EXPLAINED:
+        if error.errno not in FIXABLE:
             raise
         where = f"{error.filename}: " if error.filename else ""
-        errors.print(f"error: {where}{error.strerror}; {EXPLAINED[error.errno]}", soft_wrap=True, markup=False)
+        errors.print(f"error: {where}{error.strerror}; {FIXABLE[error.errno]}", soft_wrap=True, markup=False)
         sys.exit(2)

@@ -27,7 +27,6 @@ Folder = Annotated[Path, typer.Argument(help="folder of a run", metavar="RUN")]
 
 
 def command_line() -> str:
-    """Return the command as it was typed."""
     return shlex.join(["flipout", *sys.argv[1:]])
 
 
@@ -65,6 +64,12 @@ class SettingsCommand(TyperCommand):
         built = typer.main.get_command(single)
         self.params, self.callback = built.params, built.callback
         return super().make_context(info_name, args, parent, **extra)
+
+    def format_help(self, context: Any, formatter: Any) -> None:
+        """Leave out the column of --no-... options, which would cut long names off; the help texts have them."""
+        for parameter in self.params:
+            parameter.secondary_opts = []
+        super().format_help(context, formatter)
 
 
 def settings_command(app: typer.Typer) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -142,6 +147,8 @@ def _option(key: str, annotation: Any, about: str, default: str, panel: str) -> 
     switch, name, metavar = alternatives(annotation) == (bool,), flag(key), METAVARS.get(key, type_name(annotation))
     if len(metavar) > WIDEST_CHOICES:
         about, metavar = f"{about}: {metavar.replace('|', ', ')}", "NAME"
+    if switch and default == "yes":
+        default += f"; --no-{name[2:]}"
     note = {"": "", "required": " [red]\\[required][/]"}.get(default, f" [dim]\\[default: {escape(default)}][/]")
     declared = typer.Option(
         f"{name}/--no-{name[2:]}" if switch else name,

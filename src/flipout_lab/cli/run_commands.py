@@ -29,9 +29,9 @@ from ..runs.run_folder import read_settings
 from ..runs.run_views import prunable_weights, view_for
 from ..runs.settings import flag
 from ..runs.trackers import MLflow, TensorBoard, Tracker, WeightsAndBiases
-from ..runs.training import StoppedError, evaluate
+from ..runs.training import evaluate
 from ..tables import Table
-from .application import Folder, app, command_line, console, errors, settings_command
+from .application import Folder, app, console, errors, settings_command
 
 
 def _output(name: str, about: str, metavar: str = "") -> Any:
@@ -54,13 +54,8 @@ def train(
     folder = out or Path("runs") / settings.folder_name()
     finished = (folder / "result.json").exists()
     asked: list[tuple[bool, type[Tracker]]] = [(tensorboard, TensorBoard), (mlflow, MLflow), (wandb, WeightsAndBiases)]
-    try:
-        with view_for(console, quiet) as view:
-            result = train_run(settings, folder, view=view, trackers=[kind() for wanted, kind in asked if wanted])
-    except StoppedError as stopped:
-        resume = f"{stopped}. To continue, run the same command again:\n  {command_line()}"
-        errors.print(resume, soft_wrap=True, markup=False)
-        raise typer.Exit(130) from None
+    with view_for(console, quiet) as view:
+        result = train_run(settings, folder, view=view, trackers=[kind() for wanted, kind in asked if wanted])
     if not quiet:
         if finished:
             console.print(f"{folder} is already finished; nothing was run", soft_wrap=True, markup=False)

@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from ..errors import LabError
-from ..files import full_disk_explained, write_bytes
+from ..files import write_bytes
 from ..paper.paper_claims import claims_table
 from ..paper.reproduction import ITEMS, SCALES, check_item, grids_of, reproduce_item
 from ..paper.results_page import render_results_page
@@ -21,14 +21,13 @@ from ..reports.records import locate_runs
 from ..reports.report_tables import accuracy_table, paired_table
 from ..reports.seed_statistics import seeds_line
 from ..runs.settings import MOST_THREADS
-from ..runs.training import StoppedError
-from ..sweeps import Engine, Grid, SweepOutcome, open_store, read_grid
+from ..sweeps import Engine, Grid, Store, SweepOutcome, read_grid
 from ..sweeps import sweep as run_sweep
 from ..sweeps.execution import SweepView, describe_run
 from ..sweeps.local_engine import LocalEngine
 from ..sweeps.ray_engine import RayEngine
 from ..sweeps.store import is_url
-from .application import app, command_line, console, errors
+from .application import app, command_line, console
 
 Out = Annotated[str | None, typer.Option(help="folder or URL of the runs (default: a folder below runs/)")]
 Jobs = Annotated[
@@ -116,14 +115,8 @@ def _engine(jobs: int | None, threads: int | None, ray: str | None, gpus: float)
 
 
 def _sweep(grids: list[Grid], out: str, engine: Engine, retry_diverged: bool, quiet: bool) -> SweepOutcome:
-    store = open_store(out)
-    view = SweepView(console, quiet=quiet)
-    try:
-        outcome = run_sweep(grids, store, engine, view, retry_diverged=retry_diverged)
-    except StoppedError as stopped:
-        message = f"{stopped}. To continue, run the same command again:\n  {command_line()}"
-        errors.print(Text(message), soft_wrap=True)
-        raise typer.Exit(130) from None
+    store = Store(out)
+    outcome = run_sweep(grids, store, engine, SweepView(console, quiet=quiet), retry_diverged=retry_diverged)
     console.print(outcome.table().rich())
     _print(f"saved in {store}")
     return outcome
@@ -189,10 +182,8 @@ def check_claims(
         raise LabError(f"--out {out} needs a file name that ends in .md")
     else:
         pictures = out.with_suffix("")
-        with full_disk_explained(pictures):
-            pictures.mkdir(parents=True, exist_ok=True)
-            text = render_results_page(records, command_line(), pictures)
-        write_bytes(out, text.encode())
+        pictures.mkdir(parents=True, exist_ok=True)
+        write_bytes(out, render_results_page(records, command_line(), pictures).encode())
         _print(f"written: {out}")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from .data_readers import Arrays, read_cifar10, read_digits, read_fashion_mnist, read_imagenette, read_mnist
+from .data_readers import Arrays, read_cifar10, read_digits, read_idx, read_imagenette
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ DIGITS = "1,797 handwritten digits of 8 x 8, included in scikit-learn"
 CIFAR10 = "60,000 colour images of 32 x 32 in ten classes"
 DATA: dict[str, DataInfo] = {
     "digits": DataInfo("digits", DIGITS, read_digits, 1437, (1, 8, 8)),
-    "mnist": DataInfo("MNIST", MNIST, read_mnist, 60_000, (1, 28, 28)),
-    "fashion-mnist": DataInfo("Fashion-MNIST", CLOTHES, read_fashion_mnist, 60_000, (1, 28, 28)),
+    "mnist": DataInfo("MNIST", MNIST, partial(read_idx, name="mnist"), 60_000, (1, 28, 28)),
+    "fashion-mnist": DataInfo("Fashion-MNIST", CLOTHES, partial(read_idx, name="fashion-mnist"), 60_000, (1, 28, 28)),
     "cifar10": DataInfo("CIFAR-10", CIFAR10, read_cifar10, 50_000, (3, 32, 32), validation=10_000, flip=True, crop=4),
 }
 for _size, _side in (("", 224), ("-320", 224), ("-160", 128)):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import LabError, find_function, unknown
+from ..errors import LabError, find, unknown
 from ..files import is_folder
 from .data_catalogue import DATA, Data
 from .data_readers import Arrays, read_image_folder
@@ -60,7 +60,7 @@ def check_image_size(name: str) -> None:
 
 
 def _load_from_function(name: str) -> Data:
-    function = find_function(name)
+    function = find(name)
     try:
         inspect.signature(function).bind()
     except TypeError as error:
@@ -93,7 +93,7 @@ def check_arrays(name: str, returned: object) -> Arrays:
             kind = type(value).__name__
             raise LabError(f"{name} must return {RETURNS}; one of them is of type {kind}: use torch.as_tensor")
     images, labels, test_images, test_labels = (value.detach() for value in returned)
-    largest = [_check_images(f"the {part} images of {name}", each) for part, each in _parts(images, test_images)]
+    largest = _check(name, "training", images, labels), _check(name, "test", test_images, test_labels)
     for what, one, other in (
         ("dtype", images.dtype, test_images.dtype),
         ("shape", tuple(images.shape[1:]), tuple(test_images.shape[1:])),
@@ -106,8 +106,6 @@ def check_arrays(name: str, returned: object) -> Arrays:
             "the test images: floats are used as they are; are both scaled in the same way?",
             stacklevel=2,
         )
-    for part, each in _parts((images, labels), (test_images, test_labels)):
-        _check_labels(f"the {part} labels of {name}", each[1], len(each[0]))
     if not len(images):
         raise LabError(f"{name} returns no training images; return {RETURNS}")
     if bool((labels == labels[0]).all()):
@@ -115,37 +113,36 @@ def check_arrays(name: str, returned: object) -> Arrays:
     return images, labels.long(), test_images, test_labels.long()
 
 
-def _parts(train: Any, test: Any) -> tuple[tuple[str, Any], tuple[str, Any]]:
-    return ("training", train), ("test", test)
-
-
-def _check_images(where: str, images: Tensor) -> float:
-    """Return the largest absolute value of images that are floats; 0 for bytes."""
-    if images.dim() != 4 or 0 in images.shape[1:]:
-        raise LabError(f"{where} have shape {tuple(images.shape)}; expected (number, channels, height, width)")
-    if images.dtype == torch.uint8:
-        return 0.0
-    if not images.is_floating_point():
-        raise LabError(f"{where} are {images.dtype}; return bytes from 0 to 255 (uint8) or floats")
+def _check(name: str, part: str, images: Tensor, labels: Tensor) -> float:
+    """Check the images and labels of one part. Return the largest absolute value of floats; 0 for bytes."""
+    shape, floats = tuple(labels.shape), images.is_floating_point()
+    one_hot = ": are they one-hot? use labels.argmax(1)" if labels.dim() == 2 else ""
+    advice = ": labels.flatten()" if shape[1:] == (1,) else one_hot
+    wrong_images = {
+        f"have shape {tuple(images.shape)}; expected (number, channels, height, width)": (
+            images.dim() != 4 or 0 in images.shape[1:]
+        ),
+        f"are {images.dtype}; return bytes from 0 to 255 (uint8) or floats": not floats and images.dtype != torch.uint8,
+    }
+    wrong_labels = {
+        f"have shape {shape}; return one class number per image{advice}": labels.dim() != 1,
+        f"are {labels.numel()}, for {len(images)} images": labels.numel() != len(images),
+        f"are {labels.dtype}; return integers, the numbers of classes from 0: labels.long()": (
+            labels.is_floating_point() or labels.is_complex()
+        ),
+    }
+    for what, problems in (("images", wrong_images), ("labels", wrong_labels)):
+        for problem, found in problems.items():
+            if found:
+                raise LabError(f"the {part} {what} of {name} {problem}")
     largest = 0.0
-    for start in range(0, len(images), 4096):  # a part at a time, to save memory
-        part = images[start : start + 4096].float()
-        if not (finite := part.isfinite().flatten(1).all(1)).all():
+    for start in range(0, len(images) if floats else 0, 4096):  # a part at a time, to save memory
+        some = images[start : start + 4096].float()
+        if not (finite := some.isfinite().flatten(1).all(1)).all():
             number = start + int((~finite).nonzero()[0])
-            raise LabError(f"{where} contain NaN or infinity, first in image {number}; return finite numbers")
-        largest = max(largest, float(part.abs().max()))
+            raise LabError(f"the {part} images of {name} contain NaN or infinity, first in image {number}")
+        largest = max(largest, float(some.abs().max()))
     return largest
-
-
-def _check_labels(where: str, labels: Tensor, images: int) -> None:
-    if labels.dim() != 1:
-        columns = labels.shape[1] if labels.dim() == 2 else 0
-        advice = {0: "", 1: ": labels.flatten()"}.get(columns, ": are they one-hot? use labels.argmax(1)")
-        raise LabError(f"{where} have shape {tuple(labels.shape)}; return one class number per image{advice}")
-    if len(labels) != images:
-        raise LabError(f"{where} are {len(labels)}, for {images} images")
-    if labels.is_floating_point() or labels.is_complex():
-        raise LabError(f"{where} are {labels.dtype}; return integers, the numbers of classes from 0: labels.long()")
 
 
 def count_classes(name: str, arrays: Arrays) -> int:

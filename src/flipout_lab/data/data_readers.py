@@ -8,7 +8,6 @@ import struct
 import tarfile
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -45,51 +44,35 @@ NAMES = (
 )
 
 
-@dataclass(frozen=True)
-class IdxDataSet:
-    """A data set in this format: its folder, the addresses to download it from, and the MD5 of its files' content."""
-
-    folder: str
-    addresses: tuple[str, ...]
-    md5: tuple[str, ...]
-
-
-MNIST = IdxDataSet(
-    "mnist",
-    ("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/"),
-    (
-        "6bbc9ace898e44ae57da46a324031adb",
-        "a25bea736e30d166cdddb491f175f624",
-        "2646ac647ad5339dbf082846283269ea",
-        "27ae3e4e09519cfbb04c329615203637",
+IDX = {
+    "mnist": (
+        ("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/"),
+        (
+            "6bbc9ace898e44ae57da46a324031adb",
+            "a25bea736e30d166cdddb491f175f624",
+            "2646ac647ad5339dbf082846283269ea",
+            "27ae3e4e09519cfbb04c329615203637",
+        ),
     ),
-)
-FASHION_MNIST = IdxDataSet(
-    "fashion-mnist",
-    ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
-    (
-        "f4a8712d7a061bf5bd6d2ca38dc4d50a",
-        "9018921c3c673c538a1fc5bad174d6f9",
-        "8181f5470baa50b63fa0f6fddb340f0a",
-        "15d484375f8d13e6eb1aabb0c3f46965",
+    "fashion-mnist": (
+        ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
+        (
+            "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+            "9018921c3c673c538a1fc5bad174d6f9",
+            "8181f5470baa50b63fa0f6fddb340f0a",
+            "15d484375f8d13e6eb1aabb0c3f46965",
+        ),
     ),
-)
+}
+"""The data sets in the IDX format: the addresses to download them from, and the MD5 of the content of each file."""
 
 
-def read_mnist(home: Path, image_size: int | None) -> Arrays:
-    return read_idx_files(home, MNIST)
-
-
-def read_fashion_mnist(home: Path, image_size: int | None) -> Arrays:
-    return read_idx_files(home, FASHION_MNIST)
-
-
-def read_idx_files(home: Path, data_set: IdxDataSet) -> Arrays:
+def read_idx(home: Path, image_size: int | None, *, name: str) -> Arrays:
     """MNIST and Fashion-MNIST: four gzipped files in the IDX format."""
-    parts = []
-    for name, md5 in zip(NAMES, data_set.md5, strict=True):
-        source = Source(name, md5, [url + name for url in data_set.addresses], of_content=True)
-        parts.append(parse_idx(gzip.decompress(fetch(home / data_set.folder, source).read_bytes()), name))
+    parts, (addresses, checksums) = [], IDX[name]
+    for file, md5 in zip(NAMES, checksums, strict=True):
+        source = Source(file, md5, [url + file for url in addresses], of_content=True)
+        parts.append(parse_idx(gzip.decompress(fetch(home / name, source).read_bytes()), file))
     images, labels, test_images, test_labels = parts
     return images.unsqueeze(1), labels.long(), test_images.unsqueeze(1), test_labels.long()
 
@@ -121,12 +104,16 @@ MD5 = {
 PIXELS = 3 * 32 * 32
 
 
+def _unpacked(home: Path, name: str, source: Source) -> Path:
+    """A folder of an archive, which is fetched and unpacked if the folder does not exist."""
+    if not (home / name).is_dir():
+        with tarfile.open(fetch(home, source)) as archive:
+            archive.extractall(home, filter="data")
+    return home / name
+
+
 def read_cifar10(home: Path, image_size: int | None) -> Arrays:
-    """Training images, labels, test images, labels."""
-    folder = home / "cifar10" / FOLDER
-    if not folder.is_dir():
-        with tarfile.open(fetch(home / "cifar10", ARCHIVE)) as archive:
-            archive.extractall(home / "cifar10", filter="data")
+    folder = _unpacked(home / "cifar10", FOLDER, ARCHIVE)
     batches = []
     for name, md5 in MD5.items():
         path = folder / name
@@ -221,11 +208,8 @@ COMPLETE = (9_469, 3_925)
 
 def read_imagenette(home: Path, image_size: int | None, *, name: str, default_side: int) -> Arrays:
     """Imagenette, ten classes of ImageNet, in one of the three sizes it is published in."""
-    folder = home / name
-    if not folder.is_dir():
-        url = f"https://s3.amazonaws.com/fast-ai-imageclas/{name}.tgz"
-        with tarfile.open(fetch(home, Source(f"{name}.tgz", ARCHIVES[name], [url]))) as archive:
-            archive.extractall(home, filter="data")
+    url = f"https://s3.amazonaws.com/fast-ai-imageclas/{name}.tgz"
+    folder = _unpacked(home, name, Source(f"{name}.tgz", ARCHIVES[name], [url]))
     found = tuple(len(image_files(folder / part)) for part in ("train", "val"))
     if found != COMPLETE:
         raise LabError(

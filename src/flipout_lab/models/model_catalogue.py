@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import LabError, find_function, unknown
+from ..errors import LabError, find, unknown
 from .networks import Shape, conv_6, densenet121, lenet_5, lenet_300_100, mlp, resnet10, resnet18, vgg19
 
 
@@ -70,10 +70,8 @@ def build(name: str, shape: Shape = (3, 32, 32), classes: int = 10, width: float
         raise unknown("model", name, [*MODELS, "module:function", "torchvision:NAME", "timm:NAME"])
     try:
         model = MODELS[name].make(shape, classes, width)
-    except (RuntimeError, MemoryError) as error:
-        if isinstance(error, RuntimeError) and "allocate" not in str(error):
-            raise
-        raise LabError(f"{name} does not fit into memory with --width {width:g}; give a smaller width") from error
+    except RuntimeError as error:  # from torch's allocator
+        raise LabError(f"{name} cannot be built with --width {width:g}: {error}") from error
     _check_image_size(name, model, shape)
     return model
 
@@ -85,7 +83,7 @@ def _build_from_elsewhere(name: str, shape: Shape, classes: int, width: float) -
             raise LabError(f"--width does not apply to networks of {library}; leave it out")
         model = _build_from_library(library, model_name, shape, classes)
     else:
-        function = find_function(name)
+        function = find(name)
         accepted = inspect.signature(function).parameters
         offered = {"shape": shape, "classes": classes, "width": width}
         model = function(**{key: value for key, value in offered.items() if key in accepted})

@@ -14,7 +14,7 @@ from functools import partial
 
 from ..data import DATA
 from ..reports.labels import HELD_OUT, by_network, counted, percent
-from ..reports.records import Record, Records
+from ..reports.records import Record, Records, grouped
 from ..reports.seed_statistics import (
     FEWEST,
     Cell,
@@ -141,26 +141,14 @@ def _is_within(allowed: float) -> Callable[[Cell, Cell], Verdict]:
     return lambda cell, other: Verdict.OPEN if cell.failed else _compare_gap(other.minus(cell), allowed)
 
 
-def _flipout_and_others(runs: Sequence[Record]) -> Iterator[tuple[float, Cell, dict[str, Cell]]]:
-    """For each sparsity FlipOut and all other methods, if FlipOut and one of them have a result."""
-    for sparsity, column in _columns(runs):
-        flipout = column.pop(FLIPOUT[0], Cell(()))
-        if flipout.values and any(cell.values for cell in column.values()):
-            yield sparsity, flipout, column
-
-
-def _is_best(runs: Sequence[Record]) -> Comparisons:
-    for sparsity, flipout, others in _flipout_and_others(runs):
-        if sparsity > EXTREME:
-            verdict, name, best = _against_all(flipout, others, _is_better)
-            yield verdict, f"{percent(sparsity)}: FlipOut {flipout}, {name} {best}: {flipout.minus(best)}"
-
-
-def _is_within_a_point(runs: Sequence[Record]) -> Comparisons:
-    for sparsity, flipout, others in _flipout_and_others(runs):
-        if sparsity < EXTREME:
-            verdict, name, best = _against_all(flipout, others, _is_within(1.0))
-            yield verdict, f"{percent(sparsity)}: FlipOut {flipout}, {name} {best}: behind by {best.minus(flipout)}"
+def _against_others(runs: Sequence[Record], *, extreme: bool) -> Comparisons:
+    """Check that FlipOut is the best method beyond 99.61 % (`extreme`), or within a point of it below."""
+    for sparsity, others in _columns(runs):
+        flipout = others.pop(FLIPOUT[0], Cell(()))
+        if (sparsity > EXTREME) == extreme and flipout.values and any(cell.values for cell in others.values()):
+            verdict, name, best = _against_all(flipout, others, _is_better if extreme else _is_within(1.0))
+            gap = f"{flipout.minus(best)}" if extreme else f"behind by {best.minus(flipout)}"
+            yield verdict, f"{percent(sparsity)}: FlipOut {flipout}, {name} {best}: {gap}"
 
 
 def _is_near_best(option: str, default: float, allowed: float) -> Callable[[Sequence[Record]], Comparisons]:
@@ -251,14 +239,19 @@ def _fine_tuning_gains_little(runs: Sequence[Record]) -> Comparisons:
         yield _compare_gap(gain, 0.5), numbers
 
 
-def _collapsed(runs: Sequence[Record]) -> Iterator[tuple[float, list[Record], list[Record]]]:
-    """For each extreme sparsity the finished runs of SNIP, and those of them with less than twice chance accuracy."""
-    snip = [run for run in runs if run.settings.method == "snip" and run.accuracy is not None]
-    for sparsity in sorted({run.settings.sparsity for run in snip if run.settings.sparsity is not None}):
-        group = [run for run in snip if run.settings.sparsity == sparsity]
-        if sparsity > EXTREME and group[0].settings.data in DATA:
-            chance = 1 / DATA[group[0].settings.data].classes
-            yield sparsity, group, [run for run in group if run.accuracy is not None and run.accuracy < 2 * chance]
+def _snip(runs: Sequence[Record], *, dead: bool) -> Comparisons:
+    """Check that SNIP has less than twice chance accuracy at extreme sparsities, or that a layer is dead then."""
+    snip = [run for run in runs if run.settings.method == "snip" and run.settings.data in DATA]
+    for sparsity, group in sorted(grouped(snip, lambda run: run.settings.sparsity).items()):
+        accuracies = [(run, run.accuracy) for run in group if run.accuracy is not None]
+        collapsed = [run for run, accuracy in accuracies if accuracy < 2 / DATA[run.settings.data].classes]
+        if sparsity > EXTREME and dead and collapsed:
+            died = [run for run in collapsed if run.result is not None and run.result["dead_layers"]]
+            numbers = f"a dead layer in {len(died)} of {counted(len(collapsed), 'collapsed run')}"
+            yield _share_of_runs(len(died), len(collapsed)), f"{percent(sparsity)}: {numbers}"
+        elif sparsity > EXTREME and accuracies and not dead:
+            numbers = f"{len(collapsed)} of {counted(len(accuracies), 'run')} near chance"
+            yield _share_of_runs(len(collapsed), len(accuracies)), f"{percent(sparsity)}: {numbers}"
 
 
 def _share_of_runs(found: int, of: int) -> Verdict:
@@ -266,20 +259,6 @@ def _share_of_runs(found: int, of: int) -> Verdict:
     if of < FEWEST:
         return Verdict.OPEN
     return Verdict.HOLDS if found == of else Verdict.MIXED if found else Verdict.FAILS
-
-
-def _snip_collapses(runs: Sequence[Record]) -> Comparisons:
-    for sparsity, group, collapsed in _collapsed(runs):
-        numbers = f"{len(collapsed)} of {counted(len(group), 'run')} near chance"
-        yield _share_of_runs(len(collapsed), len(group)), f"{percent(sparsity)}: {numbers}"
-
-
-def _snip_has_dead_layers(runs: Sequence[Record]) -> Comparisons:
-    for sparsity, _, collapsed in _collapsed(runs):
-        if collapsed:
-            dead = [run for run in collapsed if run.result is not None and run.result["dead_layers"]]
-            numbers = f"a dead layer in {len(dead)} of {counted(len(collapsed), 'collapsed run')}"
-            yield _share_of_runs(len(dead), len(collapsed)), f"{percent(sparsity)}: {numbers}"
 
 
 def _noise_adds_over_shoots(runs: Sequence[Record]) -> Comparisons:
@@ -290,6 +269,7 @@ def _noise_adds_over_shoots(runs: Sequence[Record]) -> Comparisons:
         yield verdict, f"{percent(sparsity)}: over-shoots in percent of all shots, {numbers}"
 
 
+IS_BEST, IS_NEAR = partial(_against_others, extreme=True), partial(_against_others, extreme=False)
 NOISE_HELPS, NOISE_HURTS = partial(_effect_of_noise, extreme=True), partial(_effect_of_noise, extreme=False)
 SNIP_REMARK = (
     "The code of the paper has errors that explain its chance accuracy. The SNIP here scores the initial network."
@@ -297,8 +277,8 @@ SNIP_REMARK = (
 CLAIMS = tuple(
     Claim(*claim)
     for claim in (
-        ("FlipOut is the best method at 99.61 % and beyond (stated for ResNet18 and VGG19)", "results", _is_best),
-        ("Below 99.61 % FlipOut is within one point of the best method", "results", _is_within_a_point),
+        ("FlipOut is the best method at 99.61 % and beyond (stated for ResNet18 and VGG19)", "results", IS_BEST),
+        ("Below 99.61 % FlipOut is within one point of the best method", "results", IS_NEAR),
         ("λ = 1 is close to the best value (within 2 points)", "table2", _is_near_best("noise", 1.0, 2.0)),
         ("p = 2 is the best value or close to it (within 1.1 points)", "table3", _is_near_best("p", 2.0, 1.1)),
         ("p = 1, 2 and 4 are better than p = 0 and 1/2", "table3", _large_powers_are_better),
@@ -317,8 +297,8 @@ CLAIMS = tuple(
             _has_smaller_spread,
         ),
         ("Fine-tuning Hoyer-Square gains less than half a point", "results", _fine_tuning_gains_little),
-        ("SNIP collapses at 99.61 % and beyond", "results", _snip_collapses),
-        ("SNIP collapses because a layer dies", "results", _snip_has_dead_layers, SNIP_REMARK),
+        ("SNIP collapses at 99.61 % and beyond", "results", partial(_snip, dead=False)),
+        ("SNIP collapses because a layer dies", "results", partial(_snip, dead=True), SNIP_REMARK),
         ("Noise turns under-shoots into over-shoots", "aim", _noise_adds_over_shoots),
     )
 )

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flipout import Geometric
-
 from ..errors import unknown
-from ..files import full_disk_explained
 from ..models.model_catalogue import model_title
 from ..reports.charts import accuracy_chart
 from ..reports.labels import by_network, dense_references, percent
@@ -15,6 +12,7 @@ from ..reports.matplotlib_figures import draw_figure
 from ..reports.records import Records
 from ..reports.report_tables import accuracy_table, best_value_table, power_table
 from ..reports.report_writer import UniqueNames
+from ..runs.pruning import paper_schedule
 from ..runs.settings import Settings
 from ..sweeps.grid import read_grid, shipped_grids
 from ..tables import Table
@@ -31,7 +29,6 @@ SCALES = ("quick", "small", "paper")
 
 
 def check_item(item: str, scale: str) -> None:
-    """Raise an error for an unknown table, figure or scale."""
     if item not in ITEMS:
         raise unknown("table or figure", item, ITEMS)
     if scale not in SCALES:
@@ -39,7 +36,6 @@ def check_item(item: str, scale: str) -> None:
 
 
 def grids_of(scale: str, part: str) -> list[str]:
-    """The names of the grids of a scale that have this part."""
     names = [name for name in shipped_grids() if name == scale or name.startswith(f"{scale}-")]
     return [name for name in names if not part or part in read_grid(name).parts]
 
@@ -51,14 +47,8 @@ def schedule_table(scale: str) -> Table:
     rows = []
     for halvings in (2, 4, 6, 8, 10):
         sparsity = 1 - 2.0**-halvings
-        between = []
-        for length in lengths:
-            steps = 1000 * length  # with few epochs the prunings fall between the ends of epochs
-            try:
-                plan = Geometric.paper(sparsity, steps, steps_per_epoch=1000).plan(10**6)
-            except ValueError:
-                plan = Geometric.paper(sparsity, steps).plan(10**6)
-            between.append(f"{plan[0].step / 1000:.4g}")
+        plans = [paper_schedule(sparsity, 1000 * length, steps_per_epoch=1000).plan(10**6) for length in lengths]
+        between = [f"{plan[0].step / 1000:.4g}" for plan in plans]
         rows.append([f"2^{halvings} = {2**halvings}", percent(sparsity), *between])
     heading = [f"epochs before pruning, of {length} ({', '.join(models)})" for length, models in lengths.items()]
     title = "Table 1: each pruning removes half of the weights"
@@ -73,17 +63,16 @@ def reproduce_item(item: str, scale: str, records: Records, folder: Path) -> tup
     """Write a table or figure of the paper to a folder. Return the tables, and the files that were written."""
     names, tables, written = UniqueNames(), list[Table](), list[Path]()
     networks = by_network(records.in_part(ITEMS[item]))
-    with full_disk_explained(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        if item.startswith("figure"):  # one for each network, and the same numbers as a table
-            for title, runs in networks.items():
-                shown = [*runs, *dense_references(records.runs, runs)]
-                tables.append(accuracy_table(title, shown))
-                path = folder / names.reserve(item, title)
-                draw_figure(path, title, accuracy_chart(shown))
-                written += [path.with_name(path.name + suffix) for suffix in (".png", ".pdf")]
-                written += tables[-1].write(path)
-            return tables, written
+    folder.mkdir(parents=True, exist_ok=True)
+    if item.startswith("figure"):  # one for each network, and the same numbers as a table
+        for title, runs in networks.items():
+            shown = [*runs, *dense_references(records.runs, runs)]
+            tables.append(accuracy_table(title, shown))
+            path = folder / names.reserve(item, title)
+            draw_figure(path, title, accuracy_chart(shown))
+            written += [path.with_name(path.name + suffix) for suffix in (".png", ".pdf")]
+            written += tables[-1].write(path)
+        return tables, written
     short = {title: title.partition(",")[0] for title in networks}
     unique = len(set(short.values())) == len(short)
     by_name = {short[title] if unique else title: runs for title, runs in networks.items()}

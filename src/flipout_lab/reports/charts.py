@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from flipout import METHODS
 
 from ..runs.method_options import method_colour, method_title
 from ..runs.run_folder import accuracy_in
 from .labels import label_runs, percent
-from .records import Record
+from .records import Record, grouped
 from .seed_statistics import Cell, by_option, cells, dense_cell, one_per_seed
 
 DASHES = ("solid", "dash", "dot", "dashdot")
@@ -20,9 +21,9 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-up")
 
 @dataclass(frozen=True)
 class Style:
-    colour: str
-    dash: str
-    symbol: str
+    colour: str | None = None  # None: the next one of the palette
+    dash: str = "solid"
+    symbol: str = "circle"
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,10 @@ class Curve:
 
     label: str
     style: Style
-    x: tuple[float, ...]
+    x: tuple[Any, ...]  # numbers, or the names of bars
     y: tuple[float, ...]
-    error: tuple[float | None, ...]
-    seeds: tuple[int, ...]
+    error: tuple[float | None, ...] = ()
+    seeds: tuple[int, ...] = ()
     prunings: tuple[float, ...] = ()  # where on the x axis the network was pruned
 
 
@@ -49,6 +50,8 @@ class Lines:
     reference: float | None = None  # a horizontal line: the dense network
     over_density: bool = False  # the x axis is the density, logarithmic, with higher sparsity to the right
     from_zero: bool = False
+    log: bool = False  # the y axis is logarithmic
+    kind: Literal["lines", "steps", "bars"] = "lines"
 
 
 @dataclass(frozen=True)
@@ -60,23 +63,7 @@ class LayerShares:
     kept: tuple[tuple[float, ...], ...]
 
 
-@dataclass(frozen=True)
-class FlipHistogram:
-    """How many weights flipped how often. `counts` are the ranges of the histogram: "0", "1 to 2", "3 to 6", ..."""
-
-    counts: tuple[str, ...]
-    kept: tuple[int, ...]
-    pruned: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class PruningHistory:
-    """For each layer the epochs of the start, the prunings and the end, and the share of weights left after each."""
-
-    layers: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]
-
-
-Chart = Lines | LayerShares | FlipHistogram | PruningHistory
+Chart = Lines | LayerShares
 
 
 def styles(runs: Sequence[Record]) -> dict[str, Style]:
@@ -99,7 +86,6 @@ def _curve(label: str, style: Style, points: Sequence[tuple[float, Cell]], pruni
 
 
 def accuracy_chart(runs: Sequence[Record]) -> Lines:
-    """Accuracy against density, for every method."""
     style, dense = styles(runs), dense_cell(runs)
     curves = tuple(
         _curve(label, style[label], [(1 - sparsity, cell) for sparsity, cell in row.items()])
@@ -111,10 +97,8 @@ def accuracy_chart(runs: Sequence[Record]) -> Lines:
 
 def scan_chart(runs: Sequence[Record], option: str, axis: str) -> Lines:
     """Accuracy against the value of an option, one curve for each method and sparsity."""
-    scans: dict[tuple[str, float], list[Record]] = {}
-    for run in runs:
-        if run.settings.sparsity and run.settings.method != "dense":
-            scans.setdefault((method_title(run.settings.method), run.settings.sparsity), []).append(run)
+    pruned = [run for run in runs if run.settings.sparsity and run.is_pruned]
+    scans = grouped(pruned, lambda run: (method_title(run.settings.method), run.settings.sparsity or 0.0))
     curves, colours = [], [record.colour for record in METHODS.values()]
     for number, ((method, sparsity), group) in enumerate(scans.items()):
         style = Style(colours[number % len(colours)], "solid", SYMBOLS[number % len(SYMBOLS)])
@@ -132,21 +116,20 @@ def learning_chart(runs: Sequence[Record], sparsity: float) -> Lines:
 def seconds_chart(runs: Sequence[Record], sparsity: float) -> Lines:
     """The seconds of each epoch at one sparsity and of the dense network: they fall as the network is shrunk."""
     curves = _epoch_curves(runs, sparsity, lambda run, epoch: float(run.metrics[epoch]["epoch_seconds"]), dense=True)
-    plain = tuple(Curve(c.label, c.style, c.x, c.y, c.error, c.seeds) for c in curves)
-    return Lines(plain, "epoch", "seconds of the epoch", "s", from_zero=True)
+    return Lines(
+        tuple(replace(curve, prunings=()) for curve in curves), "epoch", "seconds of the epoch", "s", from_zero=True
+    )
 
 
 def _epoch_curves(
     runs: Sequence[Record], sparsity: float, value: Callable[[Record, int], float], *, dense: bool = False
 ) -> tuple[Curve, ...]:
     style, labels = styles(runs), label_runs(runs)
-    grouped: dict[str, list[Record]] = {}
-    for run in runs:
-        shown = run.settings.sparsity == sparsity or (dense and run.settings.method == "dense")
-        if run.metrics and run.result is not None and shown:
-            grouped.setdefault(labels[run.name], []).append(run)
+    wanted = [run for run in runs if run.settings.sparsity == sparsity or (dense and not run.is_pruned)]
+    shown = [run for run in wanted if run.metrics and run.result is not None]
     curves = []
-    for label, group in ((label, one_per_seed(records)) for label, records in grouped.items()):
+    for label, records in grouped(shown, lambda run: labels[run.name]).items():
+        group = one_per_seed(records)
         epochs = min(len(run.metrics) for run in group)
         points = [(e + 1.0, Cell(tuple(value(run, e) for run in group))) for e in range(epochs)]
         curves.append(_curve(label, style[label], points, pruning_epochs(group[0])))
@@ -163,42 +146,39 @@ def pruning_epochs(run: Record) -> tuple[float, ...]:
 
 def layer_shares(runs: Sequence[Record], sparsity: float) -> LayerShares:
     """The share of weights that each layer keeps at one sparsity: the mean over seeds."""
-    labels = label_runs(runs)
-    grouped: dict[str, list[dict[str, float]]] = {}
-    for run in runs:
-        if run.result is not None and "layers" in run.result and run.settings.sparsity == sparsity:
-            shares = {name: _share(layer["kept"], layer) for name, layer in run.result["layers"].items()}
-            grouped.setdefault(labels[run.name], []).append(shares)
-    names = tuple(next(iter(grouped.values()))[0]) if grouped else ()
-    rows = tuple(tuple(statistics.fmean(seed[name] for seed in seeds) for name in names) for seeds in grouped.values())
-    return LayerShares(tuple(grouped), names, rows)
+    labels, kept = label_runs(runs), dict[str, list[float]]()
+    shown = [run for run in runs if run.result and "layers" in run.result and run.settings.sparsity == sparsity]
+    names = tuple(shown[0].result["layers"]) if shown and shown[0].result else ()
+    for label, group in grouped(shown, lambda run: labels[run.name]).items():
+        seeds = [run.result["layers"] for run in group if run.result]
+        kept[label] = [statistics.fmean(_share(seed[name]["kept"], seed[name]) for seed in seeds) for name in names]
+    return LayerShares(tuple(kept), names, tuple(map(tuple, kept.values())))
 
 
 def _share(kept: int, layer: Mapping[str, int]) -> float:
     return 100 * kept / max(1, layer["weights"])
 
 
-def flip_histogram(run: Record) -> FlipHistogram | None:
-    """The flips of all layers of a run; None for a method that does not count flips."""
+def flip_histogram(run: Record) -> Lines | None:
+    """How many weights of a run flipped 0, 1 to 2, 3 to 6, ... times; None for a method that does not count flips."""
     if run.result is None or not run.result.get("flips"):
         return None
     layers = run.result["flips"].values()
     bins = max(len(histogram) for layer in layers for histogram in layer.values())
+    names = ("0", *(f"{2**b - 1} to {2 ** (b + 1) - 2}" for b in range(1, bins)))
+    curves = []
+    for kind, colour in (("pruned", "#c9c9c9"), ("kept", "#0072b2")):
+        counts = tuple(sum(layer[kind][b] for layer in layers if b < len(layer[kind])) for b in range(bins))
+        curves.append(Curve(kind, Style(colour), names, counts))
+    return Lines(tuple(curves), "sign flips before pruning", "weights", "weights", log=True, kind="bars")
 
-    def total(kind: str) -> tuple[int, ...]:
-        return tuple(sum(layer[kind][b] for layer in layers if b < len(layer[kind])) for b in range(bins))
 
-    counts = ("0", *(f"{2**b - 1} to {2 ** (b + 1) - 2}" for b in range(1, bins)))
-    return FlipHistogram(counts, total("kept"), total("pruned"))
-
-
-def pruning_history(run: Record) -> PruningHistory | None:
-    """How many weights each layer of a run has left after each pruning; None if the run does not say."""
+def pruning_history(run: Record) -> Lines | None:
+    """The share of weights that each layer of a run has left after each pruning; None if the run does not say."""
     if run.result is None or "prunings" not in run.result:
         return None
-    epochs = (0.0, *pruning_epochs(run), float(len(run.metrics)))
-    history = {}
+    epochs, curves = (0.0, *pruning_epochs(run), float(len(run.metrics))), []
     for name, layer in run.result["layers"].items():
         shares = [_share(pruning["kept"][name], layer) for pruning in run.result["prunings"]]
-        history[name] = (epochs, (100.0, *shares, _share(layer["kept"], layer)))
-    return PruningHistory(history)
+        curves.append(Curve(name, Style(), epochs, (100.0, *shares, _share(layer["kept"], layer))))
+    return Lines(tuple(curves), "epoch", "weights left (%)", log=True, kind="steps")

@@ -9,7 +9,7 @@ from ..data.data_catalogue import data_title
 from ..models.model_catalogue import model_title
 from ..runs.method_options import SECOND_CHANCES, find_method_or_none, method_title, shown
 from ..runs.settings import Settings
-from .records import EXECUTION_SETTINGS, Record
+from .records import EXECUTION_SETTINGS, Record, grouped
 
 CRITERIA = {
     "flipout_lab.paper:printed_saliency": "saliency as printed",
@@ -52,9 +52,7 @@ def network_title(settings: Settings) -> str:
 
 def by_network(records: Iterable[Record]) -> dict[str, list[Record]]:
     """Groups of runs that can be compared, by title. Equal titles are extended by the settings that differ."""
-    groups: dict[tuple[tuple[str, Any], ...], list[Record]] = {}
-    for run in records:
-        groups.setdefault(network_key(run.settings), []).append(run)
+    groups = grouped(records, lambda run: network_key(run.settings))
     titled: dict[str, list[Record]] = {}
     for network, group in groups.items():
         title = network_title(group[0].settings)
@@ -69,7 +67,7 @@ def by_network(records: Iterable[Record]) -> dict[str, list[Record]]:
 def dense_references(all_runs: Iterable[Record], runs: Sequence[Record]) -> list[Record]:
     """The dense runs of the same network as `runs`, without those that are already in `runs`."""
     network = network_key(runs[0].settings)
-    dense = (run for run in all_runs if run.settings.method == "dense" and run not in runs)
+    dense = (run for run in all_runs if not run.is_pruned and run not in runs)
     return [run for run in dense if network_key(run.settings) == network]
 
 
@@ -85,7 +83,7 @@ def label_runs(runs: Sequence[Record]) -> dict[str, str]:
 
 def scanned_option(runs: Sequence[Record]) -> str | None:
     """The option with more than four values in these runs, as in Tables 2 and 3 of the paper; None if there is none."""
-    settings = [run.settings for run in runs if run.settings.method != "dense"]
+    settings = [run.settings for run in runs if run.is_pruned]
     candidates = dict.fromkeys(["noise", "p", "lambda", *(key for each in settings for key in each.given_options)])
     for option in candidates:
         values = {_number(each.option(option)) for each in settings}
@@ -121,7 +119,7 @@ def _drop_equal(options: Sequence[dict[str, Any]]) -> None:
 WORDS: Mapping[str, Callable[[Any], str]] = {
     "noise": lambda scale: f"noise {scale:g}" if scale else "no noise",
     "relative_to": lambda value: f"noise relative to the {value}",
-    SECOND_CHANCES: lambda value: "second chances" if value else "for good",
+    SECOND_CHANCES: lambda value: "second chances" if value else "permanent",
     "granularity": lambda value: {"channel": "channels", "kernel": "kernels"}.get(value, value),
     "dead_first": lambda value: "dead first" if value else "dead last",
     "criterion": lambda value: CRITERIA.get(value, value),

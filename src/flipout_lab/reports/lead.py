@@ -30,8 +30,8 @@ CHOICE_HEADING = (
     "highest mean of the others, minus FlipOut",
 )
 CHOICE_NOTES = {
-    0: "Every method under our schedule, on the test set. FlipOut has second chances, and global magnitude prunes for "
-    "good, until half of training.",
+    0: "Every method under our schedule, on the test set. FlipOut has second chances. Global magnitude prunes "
+    "permanently, until half of training.",
     7: "Magnitude that ends earlier prunes until 20 % of it.",
     8: "Magnitude with second chances shows what the ranking of FlipOut adds.",
     1: "Accuracies are those of the seeds that FlipOut and global magnitude both have. Differences are paired by seed "
@@ -58,7 +58,7 @@ def measured_networks(runs: Iterable[Record]) -> dict[str, list[Record]]:
     networks = {
         title: group
         for title, group in by_network(tested).items()
-        if any(run.accuracy is not None and run.settings.method != "dense" for run in group)
+        if any(run.accuracy is not None and run.is_pruned for run in group)
     }
     order = sorted(networks, key=lambda title: _rank(networks[title][0]))
     return {title: networks[title] for title in order}
@@ -84,7 +84,7 @@ def lead_figure(runs: Sequence[Record], *, convolutional: bool = True) -> LeadFi
     for title, group in measured_networks(runs).items():
         plain = [run for run in group if run.settings.given_options.keys() <= SHOWN_OPTIONS]
         plain = [run for run in plain if run.settings.sparsity is not None]
-        measured = any(run.accuracy is not None and run.settings.method != "dense" for run in plain)
+        measured = any(run.accuracy is not None and run.is_pruned for run in plain)
         if measured and (_is_convolutional(group[0]) or not convolutional):
             # Our schedule has the solid lines.
             shown[title] = sorted(plain, key=lambda run: run.settings.option("schedule") == "paper")
@@ -95,7 +95,7 @@ def lead_figure(runs: Sequence[Record], *, convolutional: bool = True) -> LeadFi
 
 
 def choice_table(title: str, runs: Sequence[Record]) -> Table | None:
-    """Which method to use at which sparsity: FlipOut against global magnitude, for good and with second chances.
+    """Which method to use at which sparsity: FlipOut against global magnitude, permanent and with second chances.
 
     None if they were not run under our schedule. A comparison that was run nowhere has no column.
     """
@@ -114,7 +114,7 @@ def choice_table(title: str, runs: Sequence[Record]) -> Table | None:
 def _choices(group: Sequence[Record]) -> Iterable[list[str]]:
     """For each sparsity the row of the choice table, without its first column."""
     ours = [run for run in group if run.settings.option("schedule") in ("default", None)]
-    ours = [run for run in ours if run.settings.sparsity is not None and run.settings.method != "dense"]
+    ours = [run for run in ours if run.settings.sparsity is not None and run.is_pruned]
     measured = cells(ours)
     for sparsity in sorted({run.settings.sparsity for run in ours if run.settings.sparsity is not None}):
         magnitude = cell_of([run for run in ours if is_reference(run) and run.settings.sparsity == sparsity])
@@ -129,7 +129,7 @@ def _choice(sparsity: float, magnitude: Cell, flipout: Cell, others: Mapping[str
     gain = flipout.minus(magnitude)
     early, revived = (flipout.minus(others.get(label, Cell(()))) for label in (EARLY, REVIVED))
     dead = magnitude.runs_with_dead_layers == magnitude.seeds
-    note = " (magnitude for good: a dead layer in every run)" if dead and gain.is_positive else ""
+    note = " (permanent magnitude: a dead layer in every run)" if dead and gain.is_positive else ""
     return [
         percent(sparsity),
         bold_if(_verdict(flipout, gain, early, revived) + note, gain.is_shown and not flipout.failed),
@@ -143,7 +143,7 @@ def _choice(sparsity: float, magnitude: Cell, flipout: Cell, others: Mapping[str
 
 
 def _verdict(flipout: Cell, gain: PairedDifference, early: PairedDifference, revived: PairedDifference) -> str:
-    """Which method to use, from what FlipOut gains over magnitude: for good, ending early, and with second chances."""
+    """Which method to use, from what FlipOut gains over magnitude: permanent, ending early, and with second chances."""
     if flipout.failed:
         return f"global magnitude: {flipout.failed} of FlipOut's seeds failed"
     if not flipout.values:

@@ -7,7 +7,8 @@ from typing import Any
 
 import matplotlib as mpl
 
-from .charts import Chart, FlipHistogram, LayerShares, Lines, PruningHistory
+from ..files import full_disk_explained
+from .charts import Chart, LayerShares, Lines
 from .labels import percent
 
 DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
@@ -35,39 +36,41 @@ class Drawing:
         for suffix in [""] if self.path.suffix in (".png", ".pdf") else [".png", ".pdf"]:
             path = self.path.with_name(self.path.name + suffix)
             # No date in the file, so that the same results give the same bytes.
-            self.figure.savefig(path, dpi=130, metadata={"CreationDate": None} if path.suffix == ".pdf" else {})
+            with full_disk_explained(path):
+                self.figure.savefig(path, dpi=130, metadata={"CreationDate": None} if path.suffix == ".pdf" else {})
         self.plt.close(self.figure)
 
 
 def draw_figure(path: Path, title: str, chart: Chart) -> None:
-    """Draw a chart to `PATH.png` and `PATH.pdf`."""
-    size = (7.0, 4.2)
-    if isinstance(chart, LayerShares):
-        size = (max(5.0, 2.5 + 0.5 * len(chart.layers)), 1.6 + 0.35 * len(chart.labels))
-    with Drawing(path, title, size) as axes:
-        if isinstance(chart, Lines):
+    if isinstance(chart, Lines):
+        with Drawing(path, title) as axes:
             _draw_lines(axes, chart)
-        elif isinstance(chart, LayerShares):
+    else:
+        size = (max(5.0, 2.5 + 0.5 * len(chart.layers)), 1.6 + 0.35 * len(chart.labels))
+        with Drawing(path, title, size) as axes:
             _draw_layers(axes, chart)
-        elif isinstance(chart, FlipHistogram):
-            _draw_flips(axes, chart)
-        else:
-            _draw_history(axes, chart)
 
 
 def _draw_lines(axes: Any, chart: Lines) -> None:
     if chart.reference is not None:
         axes.axhline(chart.reference, color="#333333", linestyle=":", linewidth=1, label="Dense")
-    for curve in chart.curves:
-        if curve.x:
-            style = {"color": curve.style.colour, "linestyle": DASHES[curve.style.dash], "label": curve.label}
-            errors, marker = [error or 0 for error in curve.error], MARKERS[curve.style.symbol]
-            axes.errorbar(curve.x, curve.y, errors, marker=marker, markersize=4, capsize=2, linewidth=1.4, **style)
+    for number, curve in enumerate(chart.curves):
+        style: dict[str, Any] = {"color": curve.style.colour, "label": curve.label}
+        if chart.kind == "bars":
+            axes.bar([place + 0.4 * number - 0.2 for place in range(len(curve.x))], curve.y, 0.4, **style)
+            axes.set_xticks(range(len(curve.x)), curve.x, rotation=45, ha="right", fontsize=8)
+        elif chart.kind == "steps":
+            style["label"] = curve.label if len(chart.curves) <= 12 else None
+            axes.step(curve.x, curve.y, where="post", linewidth=1.2, **style)
+        elif curve.x:
+            style |= {"linestyle": DASHES[curve.style.dash], "marker": MARKERS[curve.style.symbol]}
+            errors = [error or 0 for error in curve.error]
+            axes.errorbar(curve.x, curve.y, errors, markersize=4, capsize=2, linewidth=1.4, **style)
     low, high = axes.get_ylim()
     for row, curve in enumerate(chart.curves):
         heights = [low - (row + 0.5) * (high - low) / 40] * len(curve.prunings)
         axes.plot(curve.prunings, heights, "|", color=curve.style.colour, markersize=5)
-    axes.set(xlabel=chart.x, ylabel=chart.y)
+    axes.set(xlabel=chart.x, ylabel=chart.y, yscale="log" if chart.log else "linear")
     if chart.from_zero:
         axes.set_ylim(bottom=0)
     if chart.over_density:
@@ -88,17 +91,3 @@ def _draw_layers(axes: Any, chart: LayerShares) -> None:
     axes.set_xticks(range(len(chart.layers)), chart.layers, rotation=60, ha="right", fontsize=7)
     axes.set_yticks(range(len(chart.labels)), chart.labels, fontsize=8)
     axes.figure.colorbar(image, label="kept (%)")
-
-
-def _draw_flips(axes: Any, chart: FlipHistogram) -> None:
-    places = range(len(chart.counts))
-    axes.bar([place - 0.2 for place in places], chart.pruned, 0.4, label="pruned", color="#c9c9c9")
-    axes.bar([place + 0.2 for place in places], chart.kept, 0.4, label="kept", color="#0072b2")
-    axes.set_xticks(places, chart.counts, rotation=45, ha="right", fontsize=8)
-    axes.set(yscale="log", xlabel="sign flips before pruning", ylabel="weights")
-
-
-def _draw_history(axes: Any, chart: PruningHistory) -> None:
-    for name, (epochs, shares) in chart.layers.items():
-        axes.step(epochs, shares, where="post", label=name if len(chart.layers) <= 12 else None, linewidth=1.2)
-    axes.set(yscale="log", xlabel="epoch", ylabel="weights left (%)")

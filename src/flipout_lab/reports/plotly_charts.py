@@ -8,7 +8,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from .charts import Chart, Curve, FlipHistogram, LayerShares, Lines
+from .charts import Chart, Curve, LayerShares, Lines
 from .labels import percent
 
 FONT = {"family": "system-ui, sans-serif", "size": 13, "color": "#222"}
@@ -44,39 +44,26 @@ def draw_chart(choices: Mapping[str, Chart]) -> go.Figure:
 
 
 def _set_axes(figure: go.Figure, chart: Chart) -> None:
-    if isinstance(chart, Lines):
-        figure.update_layout(xaxis_title=chart.x, yaxis_title=chart.y)
-        if chart.over_density:
-            densities = sorted({x for curve in chart.curves for x in curve.x})
-            figure.update_xaxes(type="log", autorange="reversed", minor={"ticks": ""})
-            figure.update_xaxes(tickvals=densities, ticktext=[percent(1 - density) for density in densities])
-        if chart.from_zero:
-            figure.update_yaxes(rangemode="tozero")
-    elif isinstance(chart, LayerShares):
+    if isinstance(chart, LayerShares):
         figure.update_layout(xaxis_title="layer", height=180 + 30 * len(chart.labels), plot_bgcolor="#f3d9d9")
         figure.update_yaxes(autorange="reversed")
-    else:
-        bars = isinstance(chart, FlipHistogram)
-        x, y = ("sign flips before pruning", "weights") if bars else ("epoch", "weights left (%)")
-        figure.update_layout(xaxis_title=x, yaxis_title=y, barmode="group", height=420 if bars else 480)
+        return
+    figure.update_layout(xaxis_title=chart.x, yaxis_title=chart.y, barmode="group")
+    if chart.over_density:
+        densities = sorted({x for curve in chart.curves for x in curve.x})
+        figure.update_xaxes(type="log", autorange="reversed", minor={"ticks": ""})
+        figure.update_xaxes(tickvals=densities, ticktext=[percent(1 - density) for density in densities])
+    if chart.from_zero:
+        figure.update_yaxes(rangemode="tozero")
+    if chart.log:
         figure.update_yaxes(type="log", dtick=1)
 
 
 def _traces(chart: Chart) -> list[Any]:
-    if isinstance(chart, Lines):
-        return _line_traces(chart)
+    """A trace for each curve, the ticks below it that mark its prunings, and the reference; or a heat map."""
     if isinstance(chart, LayerShares):
         return [_heat_map(chart)]
-    if isinstance(chart, FlipHistogram):
-        kinds = (("pruned", chart.pruned, "#c9c9c9"), ("kept", chart.kept, "#0072b2"))
-        return [go.Bar(x=chart.counts, y=counts, name=name, marker_color=colour) for name, counts, colour in kinds]
-    line = {"shape": "hv", "width": 1.5}
-    return [go.Scatter(x=x, y=y, name=name, mode="lines", line=line) for name, (x, y) in chart.layers.items()]
-
-
-def _line_traces(chart: Lines) -> list[Any]:
-    """A trace for each curve, the ticks below it that mark its prunings, and the reference."""
-    traces = [_line(curve, chart) for curve in chart.curves]
+    traces = [_trace(curve, chart) for curve in chart.curves]
     heights = [y for curve in chart.curves for y in curve.y]
     if chart.reference is not None and heights:
         places = [x for curve in chart.curves for x in curve.x]
@@ -101,7 +88,11 @@ def _line_traces(chart: Lines) -> list[Any]:
     return traces
 
 
-def _line(curve: Curve, chart: Lines) -> Any:
+def _trace(curve: Curve, chart: Lines) -> Any:
+    if chart.kind == "bars":
+        return go.Bar(x=curve.x, y=curve.y, name=curve.label, marker_color=curve.style.colour)
+    if chart.kind == "steps":
+        return go.Scatter(x=curve.x, y=curve.y, name=curve.label, mode="lines", line={"shape": "hv", "width": 1.5})
     spreads = [
         "one seed" if e is None else f"± {e:.2f}, {n} seeds" for e, n in zip(curve.error, curve.seeds, strict=True)
     ]

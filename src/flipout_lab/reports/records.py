@@ -7,24 +7,24 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic_core import to_jsonable_python
 
 from ..errors import LabError, unknown
-from ..files import read_json
 from ..runs.method_options import NONE, REQUIRED, find_method_or_none, options_of
 from ..runs.run_folder import CONFIG, MODEL, RESULT, accuracy_in, read_config, read_metrics, read_result
 from ..runs.settings import Settings, validated
-from ..stored_formats import FAILURE_FORMAT, SAVED_RESULT_FORMAT, SWEEP_FORMAT, check_format, read_stored
+from ..stored_formats import FAILURE_FORMAT, RESULTS_FORMAT, SAVED_RESULT_FORMAT, SWEEP_FORMAT, read_stored
 from ..sweeps.execution import FAILURE, SWEEP
 from ..sweeps.store import RunMirror, is_url
 
 # Settings that change how a run is executed or observed, but not what is trained.
 EXECUTION_SETTINGS = {"compile", "threads", "device", "aim", "shrink"}
+Key = TypeVar("Key")
 SAVED_RESULT_KEYS = tuple(SAVED_RESULT_FORMAT.model_fields)
 
 
@@ -43,9 +43,11 @@ class Record:
     @property
     def accuracy(self) -> float | None:
         """The accuracy of the last epoch, never of the best."""
-        if self.result is None:
-            return None
-        return accuracy_in(self.result)
+        return None if self.result is None else accuracy_in(self.result)
+
+    @property
+    def is_pruned(self) -> bool:
+        return self.settings.method != "dense"
 
     @property
     def before_fine_tuning(self) -> float | None:
@@ -68,18 +70,24 @@ class Record:
 
 @dataclass(frozen=True)
 class Records:
-    """The runs of one report."""
-
     title: str
     runs: tuple[Record, ...]
 
     @property
     def parts(self) -> list[str]:
-        """The names of all parts, in order."""
         return list(dict.fromkeys(part for run in self.runs for part in run.parts))
 
     def in_part(self, part: str) -> list[Record]:
         return [run for run in self.runs if part in run.parts]
+
+
+def grouped(runs: Iterable[Record], key: Callable[[Record], Key | None]) -> dict[Key, list[Record]]:
+    """The runs by a key, in their order, without those whose key is None."""
+    groups: dict[Key, list[Record]] = {}
+    for run in runs:
+        if (found := key(run)) is not None:
+            groups.setdefault(found, []).append(run)
+    return groups
 
 
 def pooled(all_records: Iterable[Records]) -> Records:
@@ -99,36 +107,26 @@ def collect(folder: Path, grid: str | None = None) -> Records:
         if grid is not None:
             raise LabError(f"{folder} is a file; --grid needs the folder of a sweep")
         return read_records(folder)
-    try:
-        return _collect(folder, grid)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise LabError(
-            f"{folder} contains a damaged run, or a folder that is not a run ({type(error).__name__}: {error}); "
-            "move it away, or start the sweep again"
-        ) from error
-
-
-def _collect(folder: Path, only: str | None) -> Records:
     sweep: dict[str, Any] = {"grids": {}, "runs": {}}
     if (folder / SWEEP).exists():
         sweep = read_stored(folder / SWEEP, SWEEP_FORMAT, "move it away, or start the sweep again")
-    if only is not None:
-        if only not in sweep["grids"]:
-            raise unknown(f"grid in {folder}:", only, sweep["grids"])
-        sweep["grids"] = {only: sweep["grids"][only]}
-    parts: dict[str, list[str]] = {name: [] for name in sweep["runs"]} if only is None else {}
-    for grid in sweep["grids"].values():
-        for part, names in grid["parts"].items():
+    if grid is not None:
+        if grid not in sweep["grids"]:
+            raise unknown(f"grid in {folder}:", grid, sweep["grids"])
+        sweep["grids"] = {grid: sweep["grids"][grid]}
+    parts: dict[str, list[str]] = {name: [] for name in sweep["runs"]} if grid is None else {}
+    for each in sweep["grids"].values():
+        for part, names in each["parts"].items():
             for name in names:
                 parts.setdefault(name, []).append(part)
-    if only is None:
+    if grid is None:
         for path in sorted(folder.glob(f"*/{CONFIG}")):
             parts.setdefault(path.parent.name, ["runs"])
     if not parts:
         raise LabError(f"{folder} contains no runs; give the folder of a sweep, for example runs/quick")
     planned = sweep["runs"]
     runs = [_read_run(folder / name, tuple(of_run), planned.get(name, {})) for name, of_run in parts.items()]
-    title = ", ".join(grid["title"] for grid in sweep["grids"].values()) or folder.name
+    title = ", ".join(each["title"] for each in sweep["grids"].values()) or folder.name
     return Records(title, _merged(runs))
 
 
@@ -154,8 +152,8 @@ def _read_run(folder: Path, parts: tuple[str, ...], planned: Mapping[str, Any]) 
     return Record(folder.name, settings, parts, result, failure, tuple(read_metrics(folder)), config["versions"])
 
 
-def results_data(records: Records) -> dict[str, Any]:
-    """The results as plain data, small enough to store. Settings that all runs share are written once."""
+def results_json(records: Records) -> str:
+    """The results as JSON, small enough to store: one line per run; settings that all runs share are written once."""
     described = [run.settings.as_dict() for run in records.runs]
     shared = {
         key: value
@@ -163,11 +161,10 @@ def results_data(records: Records) -> dict[str, Any]:
         if all(key in each and each[key] == value for each in described) and (value is not None or key == "sparsity")
     }
     runs = []
-    always = {"method", "sparsity", "seed"}
     for run, settings in zip(records.runs, described, strict=True):
-        named = run.settings.non_defaults().keys() | always
+        named = (run.settings.non_defaults().keys() | {"method", "sparsity", "seed"}) - shared.keys()
         entry: dict[str, Any] = {
-            "settings": {key: value for key, value in settings.items() if key in named and key not in shared},
+            "settings": {key: value for key, value in settings.items() if key in named},
             "parts": list(run.parts),
         }
         if run.result is not None:
@@ -175,55 +172,41 @@ def results_data(records: Records) -> dict[str, Any]:
             entry["result"] = {key: result[key] for key in SAVED_RESULT_KEYS if result.get(key) not in (None, [])}
         if run.failure:
             entry["failure"] = run.failure
-        runs.append(entry)
-    versions = [dict(run.versions) for run in records.runs if run.versions] or [{}]
-    names = [name for name in versions[0] if name != "platform"]  # the name of the machine is not of interest
-    seen = {name: sorted({str(each.get(name)) for each in versions}) for name in names}
+        runs.append(json.dumps(entry))
+    seen = {name: sorted(values) for name, values in _versions(records.runs).items()}
     defaults = current_defaults(run.settings.method for run in records.runs)
-    return {"title": records.title, "versions": seen, "settings": shared, "defaults": defaults, "runs": runs}
-
-
-def results_json(records: Records) -> str:
-    """The same as JSON, with one line per run."""
-    content = results_data(records)
-    runs = ",\n".join("  " + json.dumps(run) for run in content.pop("runs"))
-    defaults = ",\n".join(f"  {json.dumps(name)}: {json.dumps(of)}" for name, of in content.pop("defaults").items())
-    rest = f' "defaults": {{\n{defaults}\n }},\n "runs": [\n{runs}\n ]\n}}\n'
-    return json.dumps(content, indent=1)[:-2] + ",\n" + rest
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(of)}" for name, of in defaults.items())
+    listed = ",\n  ".join(runs)
+    head = json.dumps({"title": records.title, "versions": seen, "settings": shared}, indent=1)[:-2]
+    return f'{head},\n "defaults": {{\n{lines}\n }},\n "runs": [\n  {listed}\n ]\n}}\n'
 
 
 def read_records(path: Path) -> Records:
-    """Read the results.json of a report."""
-    content = read_json(path)
-    try:
-        return _from_results_data(content)
-    except (KeyError, TypeError, AttributeError, ValueError, LabError) as error:
-        raise LabError(f"{path} is not the results.json of a report ({type(error).__name__}: {error})") from error
-
-
-def _from_results_data(content: Mapping[str, Any]) -> Records:
+    stored = read_stored(path, RESULTS_FORMAT, "it is not the results.json of a report")
+    content = RESULTS_FORMAT.model_validate(stored).model_dump()
     versions = {key: ", ".join(values) for key, values in content["versions"].items()}
-    changed, runs = changed_defaults(content.get("defaults", {})), []
+    changed, runs = changed_defaults(content["defaults"]), []
     for entry in content["runs"]:
         given = {**content["settings"], **entry["settings"]}
         settings = validated({**changed.get(given.get("method", ""), {}), **given}, stored=True)
-        result = None
-        if "result" in entry:
-            check_format(entry["result"], SAVED_RESULT_FORMAT, "a result", "write the report again")
-            result = {**dict.fromkeys(SAVED_RESULT_KEYS), "dead_layers": [], **entry["result"]}
-        name = settings.folder_name()
-        runs.append(Record(name, settings, tuple(entry["parts"]), result, entry.get("failure", ""), (), versions))
+        parts = tuple(entry["parts"])
+        runs.append(Record(settings.folder_name(), settings, parts, entry["result"], entry["failure"], (), versions))
     return Records(content["title"], _merged(runs))
 
 
-def versions_of(runs: Iterable[Record]) -> str:
-    """The versions of the software of all runs, in one line."""
+def _versions(runs: Iterable[Record]) -> dict[str, set[str]]:
+    """The versions of the software of all runs, without the name of the machine."""
     seen: dict[str, set[str]] = {}
     for run in runs:
         for key, value in run.versions.items():
             if key != "platform":
                 seen.setdefault(key, set()).add(str(value))
-    return ", ".join(f"{key} {' and '.join(sorted(values))}" for key, values in seen.items())
+    return seen
+
+
+def versions_of(runs: Iterable[Record]) -> str:
+    """The versions of the software of all runs, in one line."""
+    return ", ".join(f"{key} {' and '.join(sorted(values))}" for key, values in _versions(runs).items())
 
 
 def current_defaults(methods: Iterable[str]) -> dict[str, dict[str, Any]]:

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from ..tables import Table, bold_if
 from .labels import label_runs, percent
-from .records import Record
+from .records import Record, grouped
 from .seed_statistics import (
     Cell,
     PairedDifference,
@@ -53,18 +53,25 @@ CLOSE = 1.02
 MISSING = Cell(())
 
 
+def by_sparsity(
+    title: str, rows: Mapping[str, Mapping[float, str]], *notes: str, first: str = "method", absent: str = "missing"
+) -> Table:
+    """A table with one row for each label and one column for each sparsity."""
+    columns = sparsities(rows)
+    entries = [[label, *(row.get(sparsity, absent) for sparsity in columns)] for label, row in rows.items()]
+    return Table(title, (first, *map(percent, columns)), entries, notes)
+
+
 def accuracy_table(title: str, runs: Sequence[Record]) -> Table:
     """Methods by sparsity, as in the paper: mean and standard deviation over seeds."""
-    cells_by_label = cells(runs)
-    columns = sparsities(cells_by_label)
-    compared = [_compared({label: row[s] for label, row in cells_by_label.items() if s in row}) for s in columns]
-    rows = [[label, *(column.get(label, str(MISSING)) for column in compared)] for label in cells_by_label]
+    found = cells(runs)
+    columns = {s: {label: row[s] for label, row in found.items() if s in row} for s in sparsities(found)}
+    compared = {s: _compared(column) for s, column in columns.items()}
+    rows = {label: {s: compared[s][label] for s in row} for label, row in found.items()}
     if (reference := dense_cell(runs)) is not None:
-        rows.append(["Dense (not pruned)", *[str(reference)] * len(columns)])
-    notes = [BOLD] if len(cells_by_label) > 1 else []
-    if any(cell.interpolated for row in cells_by_label.values() for cell in row.values()):
-        notes.append(INTERPOLATED)
-    return Table(title, ("method", *map(percent, columns)), rows, notes)
+        rows["Dense (not pruned)"] = dict.fromkeys(columns, str(reference))
+    interpolated = any(cell.interpolated for row in found.values() for cell in row.values())
+    return by_sparsity(title, rows, *([BOLD] if len(found) > 1 else []), *([INTERPOLATED] if interpolated else []))
 
 
 def _compared(column: Mapping[str, Cell]) -> dict[str, str]:
@@ -74,35 +81,26 @@ def _compared(column: Mapping[str, Cell]) -> dict[str, str]:
 
 
 def paired_differences(runs: Sequence[Record]) -> dict[str, dict[float, PairedDifference]]:
-    """Every method against global magnitude for good, by label and sparsity, over the seeds that both have."""
-    labels, groups = label_runs(runs), dict[tuple[str, float], list[Record]]()
-    for run in runs:
-        if run.settings.sparsity is not None and run.settings.method != "dense" and not is_reference(run):
-            groups.setdefault((labels[run.name], run.settings.sparsity), []).append(run)
-    found: dict[str, dict[float, PairedDifference]] = {}
-    for (label, sparsity), group in groups.items():
+    """Every method against permanent global magnitude, by label and sparsity, over the seeds that both have."""
+    labels, found = label_runs(runs), dict[str, dict[float, PairedDifference]]()
+    compared = [run for run in runs if run.settings.sparsity is not None and run.is_pruned and not is_reference(run)]
+    for (label, sparsity), group in grouped(compared, lambda run: (labels[run.name], run.settings.sparsity)).items():
         references = [run for run in runs if is_reference(run) and run.settings.sparsity == sparsity]
         difference = cell_of(group).minus(_reference(group[0], references))
-        if difference.values:
+        if difference.values and sparsity is not None:
             found.setdefault(label, {})[sparsity] = difference
     return found
 
 
 def paired_table(title: str, runs: Sequence[Record]) -> Table | None:
     """Methods by sparsity: the difference to global magnitude. None if nothing can be compared with it."""
-    differences = paired_differences(runs)
-    columns = sparsities(differences)
-    if not columns:
-        return None
-    rows = [
-        [label, *(bold_if(row[s], row[s].is_shown) if s in row else "" for s in columns)]
-        for label, row in differences.items()
-    ]
-    return Table(title, ("minus global magnitude", *map(percent, columns)), rows, (PAIRED_NOTE,))
+    found = paired_differences(runs)
+    rows = {label: {s: bold_if(each, each.is_shown) for s, each in row.items()} for label, row in found.items()}
+    return by_sparsity(title, rows, PAIRED_NOTE, first="minus global magnitude", absent="") if rows else None
 
 
 def is_reference(run: Record) -> bool:
-    """Whether a run is global magnitude as it is: for good, without noise, under any schedule."""
+    """Whether a run is global magnitude as it is: permanent, without noise, under any schedule."""
     return run.settings.method == "magnitude" and run.settings.given_options.keys() <= {"schedule"}
 
 
@@ -118,20 +116,17 @@ def _reference(run: Record, references: Sequence[Record]) -> Cell:
 
 def dead_table(title: str, runs: Sequence[Record]) -> Table | None:
     """In how many runs a layer died, and which layers; None if no layer died."""
-    cells_by_label, labels = cells(runs), label_runs(runs)
-    columns = sparsities(cells_by_label)
+    found, labels = cells(runs), label_runs(runs)
+    columns = sparsities(found)
     rows = [
         [label, *(_dead(row.get(s, MISSING)) for s in columns)]
-        for label, row in cells_by_label.items()
+        for label, row in found.items()
         if any(cell.runs_with_dead_layers for cell in row.values())
     ]
-    outcomes: dict[str, list[Sequence[str]]] = {}
-    for run in runs:
-        if run.settings.sparsity is None and run.result is not None and run.result["dead_layers"]:
-            outcomes.setdefault(labels[run.name], []).append(run.result["dead_layers"])
-    for label, dead in outcomes.items():
-        names = sorted({name for layers in dead for name in layers})
-        entry = f"{len(dead)} runs: {', '.join(names[:3])}"
+    died = [run for run in runs if run.settings.sparsity is None and run.result and run.result["dead_layers"]]
+    for label, group in grouped(died, lambda run: labels[run.name]).items():
+        names = sorted({name for run in group if run.result for name in run.result["dead_layers"]})
+        entry = f"{len(group)} runs: {', '.join(names[:3])}"
         rows.append([f"{label}, at any sparsity", entry, *[""] * (len(columns) - 1)])
     heading = ("method", *(map(percent, columns) if columns else ("runs with a dead layer",)))
     return Table(title, heading, rows, (DEAD_NOTE,)) if rows else None
@@ -147,10 +142,8 @@ def _dead(cell: Cell) -> str:
 
 def shots_table(title: str, runs: Sequence[Record]) -> Table | None:
     """Over-shoots in percent of all shots at zero; None if no run used the aim test."""
-    shares = shot_shares(runs)
-    columns = sparsities(shares)
-    rows = [[label, *(str(row.get(s, MISSING)) for s in columns)] for label, row in shares.items()]
-    return Table(title, ("method", *map(percent, columns)), rows, (SHOTS_NOTE,)) if rows else None
+    rows = {label: {s: str(cell) for s, cell in row.items()} for label, row in shot_shares(runs).items()}
+    return by_sparsity(title, rows, SHOTS_NOTE) if rows else None
 
 
 def best_value_table(title: str, networks: Mapping[str, Sequence[Record]]) -> Table:
@@ -194,7 +187,7 @@ def multiply_add_table(title: str, runs: Sequence[Record]) -> Table | None:
 
     A channel that is pruned saves other multiply-adds than a scattered weight.
     """
-    if len({run.settings.option("granularity") for run in runs if run.settings.method != "dense"}) < 2:
+    if len({run.settings.option("granularity") for run in runs if run.is_pruned}) < 2:
         return None
     curves = _multiply_add_curves(runs)
     found = {label: {level: accuracy_at(curve, level) for level in LEVELS} for label, curve in curves.items()}
@@ -226,15 +219,11 @@ def accuracy_at(curve: Mapping[float, float], share: float) -> float | None:
 
 def _multiply_add_curves(runs: Sequence[Record]) -> dict[str, dict[float, float]]:
     """For each method, the mean accuracy in percent by the mean share of multiply-adds, one point for a sparsity."""
-    labels = label_runs(runs)
-    points: dict[str, dict[float, list[tuple[float, float]]]] = {}
-    for run in runs:
-        counted = None if run.result is None else run.result.get("multiply_adds")
-        if counted and run.accuracy is not None and run.settings.sparsity and run.settings.method != "dense":
-            share = counted["nonzero"] / counted["dense"]
-            own = points.setdefault(labels[run.name], {}).setdefault(run.settings.sparsity, [])
-            own.append((share, 100 * run.accuracy))
-    return {
-        label: {fmean(s for s, _ in each): fmean(a for _, a in each) for each in own.values()}
-        for label, own in points.items()
-    }
+    labels, curves = label_runs(runs), dict[str, dict[float, float]]()
+    pruned = [run for run in runs if run.is_pruned and run.settings.sparsity and run.accuracy is not None]
+    measured = [run for run in pruned if run.result and run.result.get("multiply_adds")]
+    for (label, _), group in grouped(measured, lambda run: (labels[run.name], run.settings.sparsity)).items():
+        counts = [run.result["multiply_adds"] for run in group if run.result]
+        share = fmean(count["nonzero"] / count["dense"] for count in counts)
+        curves.setdefault(label, {})[share] = fmean(100 * (run.accuracy or 0.0) for run in group)
+    return curves

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import html
+import itertools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from ..files import full_disk_explained, write_bytes
+from ..files import write_bytes
 from ..runs.run_folder import CONFIG
 from ..tables import Table
-from .charts import (
-    Chart,
-    Lines,
-    accuracy_chart,
-    flip_histogram,
-    layer_shares,
-    learning_chart,
-    pruning_history,
-    scan_chart,
-    seconds_chart,
-)
+from . import charts
+from .charts import Chart, Lines
 from .labels import PART_TITLES, by_network, counted, dense_references, label_runs, percent, scanned_option
 from .lead import choice_table, lead_figure
 from .matplotlib_figures import draw_figure
@@ -32,28 +25,17 @@ from .report_tables import accuracy_table, dead_table, multiply_add_table, paire
 from .seed_statistics import seeds_line
 
 
-def slug(title: str) -> str:
-    """A title in lower case with a hyphen between words, for an address or a file name."""
-    words = "".join(character if character.isalnum() else " " for character in title.lower()).split()
-    return "-".join(words)
-
-
 class UniqueNames:
-    """Make names from titles, each name at most once.
-
-    Different titles can have the same slug: "+noise" and "-noise" are both "noise". The second one gets a suffix.
-    """
+    """Names for files and addresses, made from titles, each at most once: "+noise" and "-noise" differ in a number."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
 
     def reserve(self, *titles: str) -> str:
-        """The slugs of these titles, joined by a hyphen, with a number at the end if that name is taken."""
-        wanted = "-".join(filter(None, map(slug, titles))) or "unnamed"
-        name, number = wanted, 1
-        while name in self._taken:
-            number += 1
-            name = f"{wanted}-{number}"
+        """The words of these titles in lower case, joined by hyphens, with a number at the end if that is taken."""
+        wanted = "-".join(re.findall(r"[^\W_]+", " ".join(titles).lower())) or "unnamed"
+        numbered = (f"{wanted}-{number}" for number in itertools.count(2))
+        name = next(name for name in itertools.chain([wanted], numbered) if name not in self._taken)
         self._taken.add(name)
         return name
 
@@ -99,7 +81,6 @@ class Section:
 
 
 def chart_html(figure: Any, name: str) -> str:
-    """A plotly figure as HTML."""
     options = {"responsive": True, "displaylogo": False, "modeBarButtonsToRemove": ["select2d", "lasso2d"]}
     drawn = figure.to_html(full_html=False, include_plotlyjs=False, div_id=name, config=options)
     return f"<div class=chart>{drawn}</div>"
@@ -153,7 +134,6 @@ class Report:
     drawn: list[Chart] = field(default_factory=list)
 
     def table(self, name: str, table: Table) -> str:
-        """Write a table to files. Return it for the page."""
         table.write(self.folder / "tables" / name)
         return table.html()
 
@@ -163,8 +143,7 @@ class Report:
         if chart in self.drawn:
             return note("The figure is at the beginning of this page.")
         self.drawn.append(chart)
-        with full_disk_explained(self.folder):
-            draw_figure(self.folder / "figures" / name, title, chart)
+        draw_figure(self.folder / "figures" / name, title, chart)
         return chart_html(draw_chart(choices), name)
 
 
@@ -177,9 +156,8 @@ def write_report(records: Records, folder: Path, *, runs_folder: str = "..", cla
         runs_folder: where the links to the runs lead.
         claims: a table of what was claimed and what holds, for the beginning of the page.
     """
-    with full_disk_explained(folder):
-        for name in ("figures", "tables"):
-            (folder / name).mkdir(parents=True, exist_ok=True)
+    for name in ("figures", "tables"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
     report = Report(folder)
     sections = _lead_sections(report, records.runs, claims)
     sections += [_network_section(report, title, runs) for title, runs in by_network(records.runs).items()]
@@ -210,7 +188,7 @@ def _lead_sections(report: Report, runs: Sequence[Record], claims: Table | None)
         return []
     section = Section("In short", report.names.reserve("In short"))
     name = report.names.reserve(section.anchor, "accuracy")
-    drawn = report.figure(name, lead.network, {"": accuracy_chart(lead.runs)})
+    drawn = report.figure(name, lead.network, {"": charts.accuracy_chart(lead.runs)})
     section.add("Accuracy against sparsity", drawn, note(f"{lead.network}, {seeds_line(lead.runs)}."))
     for table in (choice_table("Which method at which sparsity", runs), claims):
         if table is not None:
@@ -232,10 +210,10 @@ def _network_section(report: Report, title: str, runs: Sequence[Record]) -> Sect
 def _add_part(report: Report, section: Section, name: str, title: str, runs: Sequence[Record]) -> None:
     table = accuracy_table(f"{section.title}: {title}", runs)
     content = []
-    if any(run.accuracy is not None for run in runs if run.settings.method != "dense"):
-        chart = accuracy_chart(runs)
+    if any(run.accuracy is not None for run in runs if run.is_pruned):
+        chart = charts.accuracy_chart(runs)
         if (option := scanned_option(runs)) is not None:
-            chart = scan_chart(runs, option, OPTION_NAMES.get(option, option.replace("_", " ")))
+            chart = charts.scan_chart(runs, option, OPTION_NAMES.get(option, option.replace("_", " ")))
         content.append(report.figure(name, table.title, {"": chart}))
     content += [report.table(name, table), note(f"{seeds_line(runs)}, {_describe_epochs(runs)}.")]
     for heading, make in FURTHER_TABLES.items():
@@ -268,23 +246,22 @@ def _add_training_details(report: Report, section: Section, runs: Sequence[Recor
         made = {percent(sparsity): make(runs, sparsity) for sparsity in requested}
         return {name: chart for name, chart in made.items() if not isinstance(chart, Lines) or chart.curves}
 
-    add("Learning curves", "learning", by_sparsity(learning_chart))
+    add("Learning curves", "learning", by_sparsity(charts.learning_chart))
     falls = "Mean over seeds. They fall where the network is shrunk as it is pruned; --no-shrink switches that off."
-    add("Seconds per epoch", "seconds", by_sparsity(seconds_chart), falls)
+    add("Seconds per epoch", "seconds", by_sparsity(charts.seconds_chart), falls)
     kept = "Mean over seeds, in percent of the weights of the layer. Red: the layer is dead."
-    add("Weights kept in each layer", "layers", by_sparsity(layer_shares), kept)
+    add("Weights kept in each layer", "layers", by_sparsity(charts.layer_shares), kept)
     shown = _one_run_per_label(runs) if requested else {}
-    flips = {label: flip_histogram(run) for label, run in shown.items()}
+    flips = {label: charts.flip_histogram(run) for label, run in shown.items()}
     add("Sign flips of kept and pruned weights", "flips", flips, "One seed each.")
-    histories = {label: pruning_history(run) for label, run in shown.items()}
+    histories = {label: charts.pruning_history(run) for label, run in shown.items()}
     add("When each layer was pruned", "pruning history", histories, "One seed each.")
 
 
 def _one_run_per_label(runs: Sequence[Record]) -> dict[str, Record]:
-    """One finished run of every method and sparsity, by its label."""
     labels, chosen = label_runs(runs), dict[str, Record]()
     for run in runs:
-        if run.result is not None and run.settings.sparsity and run.settings.method != "dense":
+        if run.result is not None and run.settings.sparsity and run.is_pruned:
             chosen.setdefault(f"{labels[run.name]}, {percent(run.settings.sparsity)}", run)
     return chosen
 

@@ -10,21 +10,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from .labels import counted, label_runs, scanned_option
-from .records import Record
+from .records import Record, grouped
 
 CONFIDENCE = 0.95
 FEWEST = 3
 """The fewest values that have an interval. With two, a spread that is small by chance would decide."""
-
-
-def interval_of_mean(values: Sequence[float]) -> tuple[float, float] | None:
-    """The confidence interval of a mean by Student's t distribution; None with fewer than three values."""
-    number = len(values)
-    if number < FEWEST:
-        return None
-    half = _quantile(number - 1) * statistics.stdev(values) / math.sqrt(number)
-    mean = statistics.fmean(values)
-    return mean - half, mean + half
 
 
 @cache
@@ -40,33 +30,29 @@ class PairedDifference:
 
     values: tuple[float, ...]
 
-    @classmethod
-    def between(cls, one: Mapping[int, float], other: Mapping[int, float]) -> PairedDifference:
-        """The first minus the second, both given by seed."""
-        return cls(tuple(one[seed] - other[seed] for seed in one if seed in other))
-
     @property
     def mean(self) -> float:
         return statistics.fmean(self.values)
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The confidence interval of the mean; None with fewer than three seeds."""
-        return interval_of_mean(self.values)
+        """The confidence interval of the mean by Student's t distribution; None with fewer than three seeds."""
+        number = len(self.values)
+        if number < FEWEST:
+            return None
+        half = _quantile(number - 1) * statistics.stdev(self.values) / math.sqrt(number)
+        return self.mean - half, self.mean + half
 
     @property
     def is_shown(self) -> bool:
-        """Whether the interval does not contain 0."""
         return self.is_positive or self.is_negative
 
     @property
     def is_positive(self) -> bool:
-        """Whether the whole interval is above 0."""
         return self.interval is not None and self.interval[0] > 0
 
     @property
     def is_negative(self) -> bool:
-        """Whether the whole interval is below 0."""
         return self.interval is not None and self.interval[1] < 0
 
     def __str__(self) -> str:
@@ -111,10 +97,10 @@ class Cell:
 
     def minus(self, other: Cell) -> PairedDifference:
         """The differences to another cell, over the seeds that both have."""
-        return PairedDifference.between(self.by_seed, other.by_seed)
+        one, two = self.by_seed, other.by_seed
+        return PairedDifference(tuple(one[seed] - two[seed] for seed in one if seed in two))
 
     def at(self, seeds: Collection[int]) -> Cell:
-        """The cell of some of its seeds."""
         kept = {seed: value for seed, value in self.by_seed.items() if seed in seeds}
         return replace(self, values=tuple(kept.values()), seed_numbers=tuple(kept))
 
@@ -128,9 +114,6 @@ class Cell:
         return f"{self.mean:.2f}{spread}{mark}{failed}"
 
 
-Cells = Mapping[str, Mapping[float, Cell]]
-
-
 def cells(runs: Sequence[Record]) -> dict[str, dict[float, Cell]]:
     """The cells of a table, by label and sparsity.
 
@@ -141,23 +124,18 @@ def cells(runs: Sequence[Record]) -> dict[str, dict[float, Cell]]:
         methods = list(dict.fromkeys(run.settings.method for run in runs))
         runs = sorted(runs, key=lambda run: (methods.index(run.settings.method), run.settings.option(scan) or 0))
     requested = sorted({run.settings.sparsity for run in runs if run.settings.sparsity} - {0.0})
-    exact: dict[str, dict[float, list[Record]]] = {}
-    outcomes: dict[str, list[Record]] = {}
-    for run in runs:
-        if run.settings.sparsity is None:
-            outcomes.setdefault(labels[run.name], []).append(run)
-        elif run.settings.method != "dense":
-            by_sparsity = exact.setdefault(labels[run.name], {})
-            by_sparsity.setdefault(run.settings.sparsity, []).append(run)
-    rows = {label: {s: cell_of(by_sparsity[s]) for s in sorted(by_sparsity)} for label, by_sparsity in exact.items()}
-    for label, group in outcomes.items():
-        rows[label] = {sparsity: _interpolated(group, sparsity) for sparsity in requested}
-    return rows
+    rows: dict[str, dict[float, Cell]] = {}
+    for label, group in grouped(runs, lambda run: labels[run.name] if run.is_pruned else None).items():
+        by_sparsity = grouped(group, lambda run: run.settings.sparsity)
+        rows[label] = {sparsity: cell_of(by_sparsity[sparsity]) for sparsity in sorted(by_sparsity)}
+        if not by_sparsity:
+            rows[label] = {sparsity: _interpolated(group, sparsity) for sparsity in requested}
+    return dict(sorted(rows.items(), key=lambda row: any(cell.interpolated for cell in row[1].values())))
 
 
 def dense_cell(runs: Iterable[Record]) -> Cell | None:
     """The accuracy of the dense network; None if it was not run."""
-    dense = [run for run in runs if run.settings.method == "dense"]
+    dense = [run for run in runs if not run.is_pruned]
     return cell_of(dense) if dense else None
 
 
@@ -251,7 +229,6 @@ def level_with_best(column: Mapping[str, Cell]) -> set[str]:
 
 
 def sparsities(rows: Mapping[str, Mapping[float, object]]) -> list[float]:
-    """All sparsities of a table."""
     return sorted({sparsity for row in rows.values() for sparsity in row})
 
 
@@ -265,12 +242,12 @@ def seeds_line(runs: Sequence[Record]) -> str:
 
 def by_option(runs: Sequence[Record], option: str) -> dict[tuple[float, float], Cell]:
     """Cells by the value of an option and the sparsity, without runs that do not have the option."""
-    grouped: dict[tuple[float, float], list[Record]] = {}
-    for run in runs:
-        value = run.settings.option(option)
-        if value is not None and run.settings.sparsity is not None:
-            grouped.setdefault((value, run.settings.sparsity), []).append(run)
-    return {key: cell_of(group) for key, group in grouped.items()}
+
+    def key(run: Record) -> tuple[float, float] | None:
+        value, sparsity = run.settings.option(option), run.settings.sparsity
+        return None if value is None or sparsity is None else (value, sparsity)
+
+    return {at: cell_of(group) for at, group in grouped(runs, key).items()}
 
 
 def shot_shares(runs: Sequence[Record]) -> dict[str, dict[float, Cell]]:

@@ -25,19 +25,12 @@ CHECKED_IMAGES = 100
 
 @dataclass(frozen=True)
 class ExportFormat:
-    """A format to export to.
-
-    Args:
-        suffix: the suffix of its files.
-        write: writes a network to a file, given an example of its input.
-        run: loads a file and runs it on images; it may use the network for that.
-        loading: the code that loads a file, shown to the user.
-    """
+    """A format to export to."""
 
     suffix: str
-    write: Callable[[nn.Module, Path, Tensor], object]
-    run: Callable[[nn.Module, Path, Tensor], Tensor]
-    loading: str
+    write: Callable[[nn.Module, Path, Tensor], object]  # a network to a file, given an example of its input
+    run: Callable[[nn.Module, Path, Tensor], Tensor]  # loads a file and runs it on images; it may use the network
+    loading: str  # the code that loads a file, for the user
 
 
 def _run_sparse(model: nn.Module, path: Path, images: Tensor) -> Tensor:

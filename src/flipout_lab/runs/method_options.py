@@ -30,7 +30,7 @@ from flipout.methods.options import InSteps
 from flipout.methods.registry import PALETTE, argument_texts
 from flipout.units import as_granularity
 
-from ..errors import LabError, find_class, unknown
+from ..errors import LabError, find, unknown
 
 SecondChances = flipout.SecondChances
 SECOND_CHANCES = "second_chances"
@@ -72,7 +72,6 @@ class MethodOption:
 
     @property
     def shown_default(self) -> str:
-        """The default in a help text."""
         return self.default_text or shown(self.default)
 
     def field(self) -> tuple[Any, FieldInfo]:
@@ -105,15 +104,14 @@ def find_method(name: str) -> Method:
         if name not in METHODS:
             raise unknown("method", name, [*METHODS, "module:Class"])
         return METHODS[name]
-    cls = find_class(name)
-    if not issubclass(cls, Pruner):
+    cls: Any = find(name, "class")
+    if Pruner not in getattr(cls, "__mro__", ()):
         raise LabError(f"{name} is not a method: it is not a subclass of flipout.Pruner")
-    key: Any = cls  # a class is hashable, whatever mypy makes of its instances
-    return _record_of(key, name)
+    return _record_of(name, cls)
 
 
 @cache  # a record reads the signature of its class once
-def _record_of(cls: Any, name: str) -> Method:
+def _record_of(name: str, cls: Any) -> Method:
     record = METHODS.record_of(cls, name)
     try:
         _ = record.parameters
@@ -131,13 +129,11 @@ def find_method_or_none(name: str) -> Method | None:
 
 
 def method_title(name: str) -> str:
-    """Return the name of a method in reports."""
     record = find_method_or_none(name)
     return name if record is None else record.title
 
 
 def method_colour(name: str) -> str:
-    """Return the colour of a method in figures."""
     record = find_method_or_none(name)
     return PALETTE[hashlib.sha256(name.encode()).digest()[0] % len(PALETTE)] if record is None else record.colour
 
@@ -150,7 +146,6 @@ def options_of(record: Method) -> dict[str, MethodOption]:
 
 
 def all_option_keys() -> set[str]:
-    """Return the keys of the options of all registered methods."""
     return {key for record in METHODS.values() for key in options_of(record)}
 
 
@@ -200,7 +195,7 @@ def _common_options(record: Method) -> list[MethodOption]:
         chances = default if isinstance(default, SecondChances) else SecondChances()
         offered.append(MethodOption(SECOND_CHANCES, bool, bool(default), about))
         offered += [
-            MethodOption(f"{SECOND_CHANCES}_{name}", hints[name], getattr(chances, name), texts[name])
+            MethodOption(f"{SECOND_CHANCES}_{name}", hints[name], getattr(chances, name), texts[name].rstrip("."))
             for name in (field.name for field in fields(SecondChances))
         ]
     return offered
@@ -270,7 +265,6 @@ def read_text(annotation: Any, value: Any) -> Any:
 
 
 def accepts_none(annotation: Any) -> bool:
-    """Return whether None is a value of a type."""
     return type(None) in alternatives(annotation)
 
 

@@ -23,7 +23,7 @@ from flipout.units import as_granularity
 
 from ..data import DATA
 from ..data.batches import validation_size
-from ..errors import LabError, find_function
+from ..errors import LabError, find
 from .method_options import SECOND_CHANCES, SecondChances
 from .settings import Settings, validated
 
@@ -88,7 +88,7 @@ def _arguments(settings: Settings, steps: int, steps_per_epoch: int) -> dict[str
 def _with_criterion(name: str, settings: Settings, steps: int, arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a pruner with the method's schedule, noise, horizon and second chances, and the user's score."""
     arguments = {"noise": settings.option("noise"), SECOND_CHANCES: _second_chances(settings)} | arguments
-    criterion = find_function(name)
+    criterion = find(name)
     if (p := arguments.pop("p", None)) is not None:
         if "p" not in inspect.signature(criterion).parameters:
             raise LabError(f"the criterion {name} takes no p; leave --p out, or add an argument p to the function")
@@ -108,17 +108,11 @@ def _second_chances(settings: Settings) -> SecondChances | None:
 
 
 def schedule(settings: Settings, steps: int, steps_per_epoch: int) -> Schedule:
-    """Return when a method prunes.
-
-    The paper prunes at the ends of epochs. Where there are too few epochs for that, its schedule prunes between steps.
-    """
+    """Return when a method prunes."""
     assert settings.sparsity is not None
     kind, window = settings.option("schedule"), (settings.option("start"), settings.option("end"))
     if kind == "paper":
-        try:
-            return flipout.Geometric.paper(settings.sparsity, steps, steps_per_epoch=steps_per_epoch)
-        except ValueError:
-            return flipout.Geometric.paper(settings.sparsity, steps)
+        return paper_schedule(settings.sparsity, steps, steps_per_epoch)
     if kind == "one-shot":
         return flipout.OneShot(settings.sparsity, steps, settings.option("end"))
     usual = getattr(settings.record.cls, "default_schedule", flipout.Geometric)
@@ -126,8 +120,15 @@ def schedule(settings: Settings, steps: int, steps_per_epoch: int) -> Schedule:
     return spread(settings.sparsity, steps, settings.option("prunings"), window)
 
 
+def paper_schedule(sparsity: float, steps: int, steps_per_epoch: int) -> flipout.Geometric:
+    """The schedule of the paper: at the ends of epochs, or between steps where there are too few epochs for that."""
+    try:
+        return flipout.Geometric.paper(sparsity, steps, steps_per_epoch=steps_per_epoch)
+    except ValueError:
+        return flipout.Geometric.paper(sparsity, steps)
+
+
 def make_optimizer(settings: Settings, model: nn.Module) -> torch.optim.Optimizer:
-    """Build the optimizer of a run."""
     rate, decay = settings.learning_rate, settings.weight_decay
     if settings.optimizer == "sgd":
         return torch.optim.SGD(model.parameters(), rate, momentum=settings.momentum, weight_decay=decay)
@@ -153,10 +154,10 @@ def learning_rate(settings: Settings, pruner: flipout.Pruner, step: int, steps_p
 def shrinking(settings: Settings, pruner: flipout.Pruner) -> Callable[[Tensor], None]:
     """Return a function of the images of a step that shrinks the network after it, where that saves time.
 
-    It does nothing in a run with the aim test, or of a method that needs the whole network. A method that adds a
-    penalty to the loss is shrunk after its last pruning: the penalty does not reach weights that are removed.
+    It does nothing in a run with the aim test. A method that adds a penalty to the loss is shrunk after its last
+    pruning: the penalty does not reach weights that are removed.
     """
-    if not settings.shrink or settings.aim or "whole network" in pruner.needs():
+    if not settings.shrink or settings.aim:
         return lambda images: None
     has_penalty = settings.record.needs.penalty
 
@@ -237,7 +238,6 @@ def _try_options(content: str) -> None:
 
 
 def steps_per_epoch(settings: Settings, images: int) -> int:
-    """Return the steps of an epoch, given the number of training images."""
     if settings.validate_:
         images -= validation_size(settings.data, images)
     return math.ceil(images / settings.batch_size)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import pickle
 import platform
-import shutil
 import uuid
 import warnings
 from collections.abc import Iterator, Mapping
@@ -18,7 +16,7 @@ from typing import Any
 import filelock
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_model
 from safetensors.torch import save as safetensors_bytes
 from torch import nn
 
@@ -27,7 +25,7 @@ import flipout
 from .. import data
 from ..errors import BusyError, LabError
 from ..files import open_replacement, write_json
-from ..stored_formats import CONFIG_FORMAT, EPOCH_FORMAT, RESULT_FORMAT, check_format, read_stored
+from ..stored_formats import CONFIG_FORMAT, EPOCH_FORMAT, RESULT_FORMAT, parse_stored, read_stored
 from .settings import Settings, validated
 
 CONFIG, METRICS, RESULT, MODEL, CHECKPOINTS, LOCK = (
@@ -48,24 +46,15 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_result(folder: Path) -> dict[str, Any]:
-    """Return the content of `result.json`."""
     return read_stored(folder / RESULT, RESULT_FORMAT, "delete it and run the same command again to restore it")
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """Return the lines of `metrics.jsonl`; none if the run has not finished an epoch."""
-    path, lines = folder / METRICS, []
-    if not path.exists():
-        return []
+    path = folder / METRICS
+    lines = path.read_bytes().splitlines() if path.exists() else []
     advice = "move it away to read the run without its epochs"
-    try:
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            content = json.loads(line)
-            check_format(content, EPOCH_FORMAT, f"line {number} of {path}", advice)
-            lines.append(content)
-    except (ValueError, OSError, RecursionError) as error:
-        raise LabError(f"{path} is damaged ({error}); {advice}") from error
-    return lines
+    return [parse_stored(line, EPOCH_FORMAT, f"line {i} of {path}", advice) for i, line in enumerate(lines, 1)]
 
 
 def accuracy_in(measured: Mapping[str, Any]) -> float:
@@ -80,14 +69,12 @@ def read_settings(folder: Path) -> Settings:
 
 
 def network_shape(folder: Path) -> tuple[tuple[int, int, int], int]:
-    """Return the shape of an input image and the number of classes."""
     network: Any = read_config(folder)["network"]
     channels, height, width = network["shape"]
     return (channels, height, width), network["classes"]
 
 
 def write_config(folder: Path, settings: Settings, loaded: data.Data) -> None:
-    """Write `config.json`."""
     network = {"shape": list(loaded.shape), "classes": loaded.classes}
     write_json(folder / CONFIG, {"settings": settings.as_dict(), "network": network, "versions": versions()})
 
@@ -160,19 +147,11 @@ def locked(path: Path, what: str = "process is training", patience: float = 0.0)
 def load_weights(model: nn.Module, path: Path) -> None:
     """Load a safetensors file into a model. Every weight must be in the file, with the right shape."""
     try:
-        state = load_file(path)
+        load_model(model, path)
     except (OSError, SafetensorError) as error:
         raise LabError(f"{path} cannot be read as safetensors: {error}") from error
-    here = model.state_dict()
-    owners = {tensor.data_ptr(): name for name, tensor in here.items() if name in state}
-    missing = [name for name, tensor in here.items() if name not in state and tensor.data_ptr() not in owners]
-    extra = [name for name in state if name not in here]
-    wrong = [name for name in state if name in here and state[name].shape != here[name].shape]
-    if missing or extra or wrong:
-        problems = (("missing", missing), ("unexpected", extra), ("of another shape", wrong))
-        reasons = "; ".join(f"{what}: {', '.join(names[:5])}" for what, names in problems if names)
-        raise LabError(f"{path} does not fit {type(model).__name__}: {reasons}")
-    model.load_state_dict(state, strict=False)
+    except RuntimeError as error:
+        raise LabError(f"{path} does not fit {type(model).__name__}: {error}") from error
 
 
 def model_bytes(model: nn.Module) -> bytes:
@@ -191,7 +170,6 @@ KEPT_CHECKPOINTS = 2
 
 
 def save_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> None:
-    """Write a checkpoint, then remove all but the last two."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     content = buffer.getbuffer()
@@ -220,22 +198,7 @@ def load_checkpoint(folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def check_disk(folder: Path, model: nn.Module) -> None:
-    """Refuse to start where the checkpoints of a new run will not fit.
-
-    A checkpoint holds the weights, up to two moments of each, masks and statistics. There are up to three.
-    """
-    weights = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
-    needed, free = 12 * weights + (1 << 20), shutil.disk_usage(folder).free
-    if free < needed and not _checkpoints(folder / CHECKPOINTS):
-        raise LabError(
-            f"the disk of {folder} has {free >> 20:,} MiB left, and checkpoints may take {needed >> 20:,} MiB: "
-            "free some space, or choose another --out"
-        )
-
-
 def remove_checkpoints(folder: Path) -> None:
-    """Remove all checkpoints."""
     for path in _checkpoints(folder):
         path.unlink(missing_ok=True)
 

@@ -91,7 +91,6 @@ class Bar(View):
 
 
 def epoch_line(metrics: Mapping[str, Any]) -> str:
-    """Return the metrics of an epoch in one line."""
     return (
         f"epoch {metrics['epoch']}  loss {metrics['loss']:.4f}  accuracy {accuracy_in(metrics):.2%}  "
         f"sparsity {metrics['sparsity']:.2%}  rate {metrics['learning_rate']:.3g}  "
@@ -110,13 +109,11 @@ EPOCHS_SHOWN = 12
 
 
 def prunable_weights(model: nn.Module) -> int:
-    """Return the number of prunable weights of a network."""
     optimizer = torch.optim.SGD(model.parameters())
     return sum(weight.size for weight in find_weights(model, optimizer, None, None))
 
 
 def result_table(result: Mapping[str, Any]) -> Table:
-    """Return the result of a run as a table."""
     kind = "test" if result["test_accuracy"] is not None else "validation"
     rows = [
         ("run", f"{result['method']} on {Path(result['data']).name}, {result['model']}, seed {result['seed']}"),
@@ -134,7 +131,6 @@ def result_table(result: Mapping[str, Any]) -> Table:
 
 
 def plan_table(title: str, plan: Sequence[Pruning], steps_per_epoch: int) -> Table:
-    """Return every pruning of a plan as a row, with its epoch."""
     rows = []
     for number, (step, sparsity, kept) in enumerate(plan, 1):
         outcome = ("an outcome", "an outcome") if sparsity is None else (f"{sparsity:.4%}", f"{kept:,}")

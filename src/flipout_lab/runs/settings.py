@@ -147,7 +147,6 @@ class Settings(BaseModel):
 
     @property
     def record(self) -> Method:
-        """The record of the method."""
         return find_method(self.method)
 
     @property
@@ -217,7 +216,6 @@ def settings_class(record: Method | None, base: type[Settings] = Settings) -> ty
 
 
 def flag(key: str) -> str:
-    """Return the command-line option of a setting."""
     return "--" + key.rstrip("_").replace("_", "-")
 
 

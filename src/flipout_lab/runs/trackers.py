@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..errors import LabError
+from ..errors import optional_module
 
 
 class Tracker(Protocol):
@@ -32,10 +32,9 @@ class TensorBoard:
     """Writes event files to the folder `tensorboard` of the run."""
 
     def start(self, folder: Path, settings: Mapping[str, Any], epoch: int) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise LabError("--tensorboard needs the package tensorboard: pip install tensorboard") from error
+        optional_module("tensorboard", "--tensorboard", "tensorboard")
+        from torch.utils.tensorboard import SummaryWriter
+
         self.writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=epoch + 1)
 
     def log(self, metrics: Mapping[str, Any]) -> None:
@@ -59,15 +58,12 @@ class MLflow:
 
     def start(self, folder: Path, settings: Mapping[str, Any], epoch: int) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # a run uses no network
-        try:
-            from mlflow.tracking import MlflowClient
-        except ImportError as error:
-            raise LabError("--mlflow needs the package mlflow: pip install 'flipout[mlflow]'") from error
+        tracking = optional_module("mlflow.tracking", "--mlflow", "'flipout[mlflow]'")
         uri = os.environ.get("MLFLOW_TRACKING_URI")
         if not uri:
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # otherwise MLflow insists on a database
             uri = (folder / "mlflow").resolve().as_uri()
-        self.client: Any = MlflowClient(tracking_uri=uri)
+        self.client: Any = tracking.MlflowClient(tracking_uri=uri)
         self.run = self._run_of(folder, settings)
         history = self.client.get_metric_history(self.run, "step")
         self.logged = {metric.step for metric in history}  # epochs after the checkpoint that is resumed
@@ -103,10 +99,7 @@ class WeightsAndBiases:
     """
 
     def start(self, folder: Path, settings: Mapping[str, Any], epoch: int) -> None:
-        try:
-            import wandb
-        except ImportError as error:
-            raise LabError("--wandb needs the package wandb: pip install 'flipout[wandb]'") from error
+        wandb = optional_module("wandb", "--wandb", "'flipout[wandb]'")
         path = folder.resolve()
         self.run: Any = wandb.init(
             project="flipout",

@@ -21,30 +21,11 @@ import flipout
 
 from .. import data
 from ..data.batches import Images, augment, prepare
-from ..errors import DivergedError, LabError
+from ..errors import DivergedError, LabError, StoppedError
 from ..files import remove_leftovers, write_bytes, write_json
 from ..models import build
+from . import run_folder
 from .pruning import attach, learning_rate, make_optimizer, measure_epoch, measure_result, shrinking
-from .run_folder import (
-    CHECKPOINTS,
-    LOCK,
-    METRICS,
-    MODEL,
-    RESULT,
-    check_disk,
-    compare,
-    load_checkpoint,
-    load_weights,
-    locked,
-    model_bytes,
-    network_shape,
-    prepare_folder,
-    read_result,
-    read_settings,
-    remove_checkpoints,
-    save_checkpoint,
-    write_config,
-)
 from .run_views import View
 from .settings import Settings, validated
 from .trackers import Tracker
@@ -72,10 +53,6 @@ def stop_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-class StoppedError(LabError):
-    """The run was asked to stop. It has saved a checkpoint and can be resumed."""
-
-
 def train(
     settings: Settings,
     folder: Path | str,
@@ -91,19 +68,19 @@ def train(
     seconds to wait for another process that is training in the folder.
     """
     folder = Path(folder)
-    prepare_folder(folder)
-    with locked(folder / LOCK, patience=patience):
-        compare(folder, settings)
-        if (folder / RESULT).exists():
-            if not (folder / MODEL).exists():
+    run_folder.prepare_folder(folder)
+    with run_folder.locked(folder / run_folder.LOCK, patience=patience):
+        run_folder.compare(folder, settings)
+        if (folder / run_folder.RESULT).exists():
+            if not (folder / run_folder.MODEL).exists():
                 warnings.warn(_without_model(folder), stacklevel=2)
-            return read_result(folder)
+            return run_folder.read_result(folder)
         remove_leftovers(folder)
-        remove_leftovers(folder / CHECKPOINTS)
+        remove_leftovers(folder / run_folder.CHECKPOINTS)
         run = Run(settings, folder, view or View(), trackers)
         try:
             # Not before the run is set up: invalid settings must not block a second attempt in the same folder.
-            write_config(folder, settings, run.data)
+            run_folder.write_config(folder, settings, run.data)
             return run.train()
         finally:
             run.close()
@@ -121,7 +98,6 @@ class Run:
         self.train_set, self.held_out = prepare(self.data, self.device, validate=settings.validate_)
         torch.manual_seed(settings.seed)
         self.model = build_model(settings, self.data).to(self.device)
-        check_disk(folder, self.model)
         self.optimizer = make_optimizer(settings, self.model)
         self.steps_per_epoch = math.ceil(len(self.train_set) / settings.batch_size)
         # Attached before the pruner, to see each step before a pruning changes the weights.
@@ -132,7 +108,7 @@ class Run:
         self.total = settings.total_epochs * self.steps_per_epoch
         self.step, self.loss_sum, self.seconds = 0, torch.zeros((), device=self.device), 0.0
         self.metrics: list[dict[str, Any]] = []
-        if (state := load_checkpoint(folder / CHECKPOINTS)) is not None:
+        if (state := run_folder.load_checkpoint(folder / run_folder.CHECKPOINTS)) is not None:
             self._resume(state)
 
     def train(self) -> dict[str, Any]:
@@ -145,14 +121,16 @@ class Run:
         with stop_signals() as stopping:
             while self.step < self.total:
                 try:
-                    self._epoch(stopping)
+                    self._end_of_epoch(self._steps(stopping))
                 except FloatingPointError as error:  # raised by the pruner for NaN weights
                     raise DivergedError(f"training has diverged: {error}") from error
+                if stopping.is_set() and self.step < self.total:
+                    raise StoppedError(f"stopped after an epoch, at step {self.step:,} of {self.total:,}, and saved")
         self.pruner.expand()
         result = self._result()
-        write_bytes(self.folder / MODEL, model_bytes(self.model))
-        write_json(self.folder / RESULT, result)
-        remove_checkpoints(self.folder / CHECKPOINTS)
+        write_bytes(self.folder / run_folder.MODEL, run_folder.model_bytes(self.model))
+        write_json(self.folder / run_folder.RESULT, result)
+        run_folder.remove_checkpoints(self.folder / run_folder.CHECKPOINTS)
         for tracker in self.trackers:
             tracker.finish(result)
         return result
@@ -165,13 +143,7 @@ class Run:
         if self.aim is not None:
             self.aim.remove()
 
-    def _epoch(self, stopping: threading.Event) -> None:
-        rate = self.steps(stopping)
-        self._end_of_epoch(rate)
-        if stopping.is_set() and self.step < self.total:
-            raise StoppedError(f"stopped after an epoch, at step {self.step:,} of {self.total:,}, and saved")
-
-    def steps(self, stopping: threading.Event) -> float:
+    def _steps(self, stopping: threading.Event) -> float:
         """Take the remaining steps of an epoch; return the last learning rate."""
         settings, started, rate = self.settings, time.monotonic(), 0.0
         epoch, done = divmod(self.step, self.steps_per_epoch)
@@ -265,7 +237,7 @@ class Run:
     def _save(self) -> None:
         """Write a checkpoint. It has all channels of the network, and says which of them are there while it trains."""
         with self.pruner.expanded():
-            save_checkpoint(self.folder / CHECKPOINTS, self.step, self._state())
+            run_folder.save_checkpoint(self.folder / run_folder.CHECKPOINTS, self.step, self._state())
 
     def _parts(self) -> dict[str, Any]:
         """What has a state of its own, in the order in which it is restored."""
@@ -286,45 +258,42 @@ class Run:
 
     def _resume(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint. One of other settings is an error: `config.json` may have been deleted."""
-        advice = f"delete {self.folder / CHECKPOINTS} to start the run again, or choose another --out"
+        advice = f"delete {self.folder / run_folder.CHECKPOINTS} to start the run again, or choose another --out"
         if validated(state.get("settings", {}), stored=True).non_defaults() != self.settings.non_defaults():
             raise LabError(f"the checkpoints in {self.folder} are of a run with other settings; {advice}")
         try:
-            self._load(state)
+            for name, part in self._parts().items():
+                part.load_state_dict(state[name])
+            self.step, self.seconds, self.metrics = state["step"], state["seconds"], state["metrics"]
+            self.loss_sum.copy_(state["loss_sum"])
+            torch.set_rng_state(state["random"])
+            if state["cuda_random"] is not None:
+                torch.cuda.set_rng_state(state["cuda_random"], self.device)
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             raise LabError(f"the checkpoints in {self.folder} do not fit this run ({reason}); {advice}") from error
 
-    def _load(self, state: dict[str, Any]) -> None:
-        for name, part in self._parts().items():
-            part.load_state_dict(state[name])
-        self.step, self.seconds, self.metrics = state["step"], state["seconds"], state["metrics"]
-        self.loss_sum.copy_(state["loss_sum"])
-        torch.set_rng_state(state["random"])
-        if state["cuda_random"] is not None:
-            torch.cuda.set_rng_state(state["cuda_random"], self.device)
-
     def _write_metrics(self) -> None:
-        write_bytes(self.folder / METRICS, "".join(json.dumps(line) + "\n" for line in self.metrics).encode())
+        write_bytes(
+            self.folder / run_folder.METRICS, "".join(json.dumps(line) + "\n" for line in self.metrics).encode()
+        )
 
     def _batches(self, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches of training data for a method that computes scores before training."""
         batches = self.train_set.shuffled(self.settings.batch_size, seed=self.settings.seed, epoch=-1)
         return (batch for batch, _ in zip(batches, range(count), strict=False))
 
 
 def _without_model(folder: Path) -> str:
     return (
-        f"the run in {folder} is finished, but its {MODEL} was deleted: restore the file, or delete "
-        f"{folder / RESULT} and run the same command again to train the network again"
+        f"the run in {folder} is finished, but its {run_folder.MODEL} was deleted: restore the file, or delete "
+        f"{folder / run_folder.RESULT} and run the same command again to train the network again"
     )
 
 
 def build_model(settings: Settings, loaded: data.Data) -> nn.Module:
-    """Build the network of a run, with the weights of --init if given."""
     model = build(settings.model, loaded.shape, loaded.classes, settings.width)
     if settings.init is not None:
-        load_weights(model, Path(settings.init))
+        run_folder.load_weights(model, Path(settings.init))
     return model
 
 
@@ -354,11 +323,13 @@ def evaluate(model: nn.Module, images: Images, batch_size: int = 1000) -> float:
 def load_run(folder: Path | str) -> nn.Module:
     """Return the trained network of a finished run, on the CPU and in evaluation mode. The data set is not read."""
     folder = Path(folder)
-    settings = read_settings(folder)
-    if not (folder / MODEL).exists():
-        if (folder / RESULT).exists():
+    settings = run_folder.read_settings(folder)
+    if not (folder / run_folder.MODEL).exists():
+        if (folder / run_folder.RESULT).exists():
             raise LabError(_without_model(folder))
-        raise LabError(f"{folder} has no {MODEL}: the run is not finished; run the same command again to resume it")
-    model = build(settings.model, *network_shape(folder), settings.width)
-    load_weights(model, folder / MODEL)
+        raise LabError(
+            f"{folder} has no {run_folder.MODEL}: the run is not finished; run the same command again to resume it"
+        )
+    model = build(settings.model, *run_folder.network_shape(folder), settings.width)
+    run_folder.load_weights(model, folder / run_folder.MODEL)
     return model.eval()

@@ -3,6 +3,6 @@
 from .execution import SweepOutcome, sweep
 from .grid import Grid, PlannedRun, read_grid, shipped_grids
 from .local_engine import Engine
-from .store import open_store
+from .store import Store
 
-__all__ = ["Engine", "Grid", "PlannedRun", "SweepOutcome", "open_store", "read_grid", "shipped_grids", "sweep"]
+__all__ = ["Engine", "Grid", "PlannedRun", "Store", "SweepOutcome", "read_grid", "shipped_grids", "sweep"]

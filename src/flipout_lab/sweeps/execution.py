@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from rich.console import Console
@@ -16,11 +17,11 @@ from ..runs.method_options import shown
 from ..runs.run_folder import RESULT, accuracy_in, locked
 from ..runs.run_views import epoch_line
 from ..runs.settings import Settings
-from ..stored_formats import FAILURE_FORMAT, SWEEP_FORMAT, check_format
+from ..stored_formats import FAILURE_FORMAT, SWEEP_FORMAT
 from ..tables import Table
 from .grid import Grid, PlannedRun
 from .local_engine import RETRIES, Engine, Job, JobUpdate
-from .store import RemoteStore, Store
+from .store import Store, is_url
 
 SWEEP, LOCK, FAILURE = "sweep.json", "sweep.lock", "failure.json"
 Status = Literal["done", "skipped", "failed"]
@@ -37,7 +38,6 @@ class SweepOutcome:
         return sum(each == status for each in self.status.values())
 
     def table(self) -> Table:
-        """How many runs were done, skipped and failed, with the reasons of the failures."""
         failures = "\n".join(f"{name}: {reason}" for name, reason in self.reasons.items())
         details: dict[Status, str] = {"done": "trained now", "skipped": "finished before", "failed": failures}
         rows = [[kind, str(self.count(kind)), text if self.count(kind) else ""] for kind, text in details.items()]
@@ -133,9 +133,8 @@ def sweep(
     """
     planned = {run.name: run for grid in grids for run in grid.runs()}
     store.prepare()
-    # One sweep per folder. Remote stores have no locks.
-    remote = isinstance(store, RemoteStore)
-    with contextlib.nullcontext() if remote else locked(store.root / LOCK, "sweep is running"):
+    # One sweep per folder. A URL has no lock.
+    with contextlib.nullcontext() if is_url(store.location) else locked(Path(store.path) / LOCK, "sweep is running"):
         threads = _write_description(grids, store, engine)
         outcome, jobs = SweepOutcome(), []
         for name, run in planned.items():
@@ -155,8 +154,7 @@ def divergence_reason(store: Store, name: str) -> str:
     """The error with which a run diverged in an earlier sweep; empty if it did not."""
     if not store.has(f"{name}/{FAILURE}"):
         return ""
-    failure = store.read(f"{name}/{FAILURE}")
-    check_format(failure, FAILURE_FORMAT, f"{FAILURE} of the run {name} in {store}", "delete it")
+    failure = store.read(f"{name}/{FAILURE}", FAILURE_FORMAT, "delete it")
     return str(failure["error"]) if failure["kind"] == "diverged" else ""
 
 
@@ -167,9 +165,7 @@ def _write_description(grids: Sequence[Grid], store: Store, engine: Engine) -> i
     """
     content: dict[str, Any] = {"threads": engine.threads, "grids": {}, "runs": {}}
     if store.has(SWEEP):
-        content = store.read(SWEEP)
-        advice = "delete it and start the sweep again to restore it"
-        check_format(content, SWEEP_FORMAT, f"{SWEEP} in {store}", advice)
+        content = store.read(SWEEP, SWEEP_FORMAT, "delete it and start the sweep again to restore it")
         if engine.threads_requested and engine.threads != content["threads"]:
             raise LabError(
                 f"the sweep in {store} was started with {content['threads']} threads per run, and the last bits of its "

@@ -86,7 +86,6 @@ class Grid:
         return list(planned.values())
 
     def only(self, parts: Sequence[str]) -> Grid:
-        """The same grid with only these parts."""
         for part in parts:
             if part not in self.parts:
                 raise unknown(f"part of the grid {self.name}:", part, self.parts)
@@ -123,7 +122,6 @@ def _choices(key: str, value: Any) -> Iterator[dict[str, Any]]:
 
 
 def shipped_grids() -> list[str]:
-    """The names of the grids that come with the lab."""
     return sorted(path.name.removesuffix(".toml") for path in (resources.files(__package__) / "grids").iterdir())
 
 
@@ -160,7 +158,6 @@ def parse_grid(name: str, content: Mapping[str, Any]) -> Grid:
 
 
 def _place(parts: Sequence[str], grid: str) -> str:
-    """Where in a grid file a table is, for an error."""
     return f"the part {', '.join(map(repr, parts))} of the grid {grid}"
 
 

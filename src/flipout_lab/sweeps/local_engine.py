@@ -18,10 +18,11 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from ..errors import BusyError, DivergedError, LabError
+from ..errors import BusyError, DivergedError, LabError, StoppedError
+from ..files import is_folder
 from ..runs.run_views import View
 from ..runs.settings import Settings, validated
-from ..runs.training import StoppedError, stop_signals, train
+from ..runs.training import stop_signals, train
 from .store import RunMirror, is_url
 
 RETRIES = 2
@@ -40,11 +41,14 @@ class Job:
     threads: int
 
 
+Kind = Literal["step", "done", "diverged", "failed", "died", "stopped"]
+
+
 @dataclass(frozen=True)
 class JobUpdate:
     """An update about a job. After `died` the job may be tried again; `step` is progress; all others are final."""
 
-    kind: Literal["step", "done", "diverged", "failed", "died", "stopped"]
+    kind: Kind
     details: Mapping[str, Any]
 
 
@@ -86,33 +90,67 @@ class ProgressSender(View):
         self.send(JobUpdate("step", {**metrics, "steps": self.steps}))
 
 
-def run_job(
-    settings_data: Mapping[str, Any], location: str, threads: int, send: Callable[[JobUpdate], object]
-) -> JobUpdate:
-    """Train, and return the final update. Errors of the run become updates; none is raised."""
+JobData = tuple[dict[str, Any], str, int, str]
+"""A job as plain data, which any version of the code can read: settings, location, threads, and the current folder."""
+
+
+def job_data(job: Job) -> JobData:
+    return job.settings.as_dict(), job.location, job.threads, str(Path.cwd())
+
+
+KINDS: dict[type[Exception], Kind] = {
+    StoppedError: "stopped",
+    DivergedError: "diverged",
+    BusyError: "died",
+    LabError: "failed",
+    Exception: "died",
+}
+"""What an error of a run means for the sweep; the first that fits."""
+
+
+def run_in_own_process(data: JobData, send: Callable[[JobUpdate], object]) -> JobUpdate:
+    """Set this process up for a job, and run it."""
+    if is_folder(data[3]):  # a machine of a cluster may not have it
+        os.chdir(data[3])  # for the user's own modules and relative paths
+    warnings.simplefilter("ignore")  # the result of the run has the same information
+    torch.set_flush_denormal(True)  # before torch starts its threads, which inherit the setting
+    return run_job(data, send)
+
+
+def run_job(data: JobData, send: Callable[[JobUpdate], object]) -> JobUpdate:
+    """Train, and return the final update. Errors become updates; none is raised."""
+    settings, location, threads, _ = data
     torch.set_num_threads(threads)
     try:
-        settings = validated(settings_data)
-        if not is_url(location):
-            return _done(train(settings, location, view=ProgressSender(send), patience=LOCK_TIMEOUT))
-        with tempfile.TemporaryDirectory(prefix="flipout-") as scratch:
-            mirror = RunMirror(location, Path(scratch))
-            mirror.fetch()
-            try:
-                return _done(train(settings, scratch, view=ProgressSender(send), trackers=[mirror]))
-            finally:
-                mirror.push()
-    except StoppedError as error:
-        return JobUpdate("stopped", {"error": str(error)})
-    except DivergedError as error:
-        return JobUpdate("diverged", {"error": str(error)})
-    except BusyError as error:
-        return JobUpdate("died", {"error": str(error)})
-    except LabError as error:
-        return JobUpdate("failed", {"error": str(error)})
+        return _done(_train(validated(settings), location, ProgressSender(send)))
     except Exception as error:  # of any kind, so that the other runs continue
-        reason = f"{type(error).__name__}: {error}"
-        return JobUpdate("died", {"error": reason, "traceback": traceback.format_exc()})
+        kind = next(kind for cls, kind in KINDS.items() if isinstance(error, cls))
+        reason = str(error) if isinstance(error, LabError) else f"{type(error).__name__}: {error}"
+        return JobUpdate(kind, {"error": reason, "traceback": traceback.format_exc()})
+
+
+def _train(settings: Settings, location: str, view: View) -> Mapping[str, Any]:
+    if not is_url(location):
+        return train(settings, location, view=view, patience=LOCK_TIMEOUT)
+    with tempfile.TemporaryDirectory(prefix="flipout-") as scratch:
+        mirror = RunMirror(location, Path(scratch))
+        mirror.fetch()
+        try:
+            return train(settings, scratch, view=view, trackers=[mirror])
+        finally:
+            mirror.push()
+
+
+def tried_again(job: Job, attempt: int, update: JobUpdate, listener: Listener) -> bool:
+    """Tell the listener how an attempt ended. Return whether the job is tried again.
+
+    A run that was stopped by anybody but the sweep counts as dead: its machine may be shutting down.
+    """
+    if update.kind in ("died", "stopped") and attempt <= RETRIES:
+        listener.retried(job, attempt + 1, update.details["error"])
+        return True
+    listener.ended(job, update, attempt)
+    return False
 
 
 def _done(result: Mapping[str, Any]) -> JobUpdate:
@@ -126,14 +164,18 @@ PRELOADED = [__name__, "torch._dynamo", "torch._inductor.compile_fx", "sklearn.d
 
 @dataclass
 class Worker:
-    """A process that executes a job."""
-
     job: Job
     attempt: int
     process: Any
     updates: Connection
     keep_alive: Connection  # the process ends when this end of the pipe closes
     last_update: JobUpdate | None = None
+
+    def final_update(self) -> JobUpdate:
+        code = self.process.exitcode
+        how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
+        reason = f"the process of the run {how}; a common cause is that the system ran out of memory"
+        return self.last_update or JobUpdate("died", {"error": reason})
 
 
 class LocalEngine(Engine):
@@ -161,12 +203,8 @@ class LocalEngine(Engine):
                         workers.append(self._start(*waiting.popleft()))
                     for worker in self._receive(workers, listener):
                         workers.remove(worker)
-                        update = _final_update(worker)
-                        if update.kind == "died" and worker.attempt <= RETRIES:
+                        if tried_again(worker.job, worker.attempt, worker.final_update(), listener):
                             waiting.appendleft((worker.job, worker.attempt + 1))
-                            listener.retried(worker.job, worker.attempt + 1, update.details["error"])
-                        else:
-                            listener.ended(worker.job, update, worker.attempt)
             finally:
                 killed = _stop(workers)
             if stopping.is_set():
@@ -176,14 +214,7 @@ class LocalEngine(Engine):
     def _start(self, job: Job, attempt: int) -> Worker:
         updates, their_updates = self.context.Pipe(duplex=False)
         their_keep_alive, keep_alive = self.context.Pipe(duplex=False)
-        arguments = (
-            job.settings.as_dict(),
-            job.location,
-            job.threads,
-            str(Path.cwd()),
-            their_updates,
-            their_keep_alive,
-        )
+        arguments = (job_data(job), their_updates, their_keep_alive)
         process = self.context.Process(target=_process, args=arguments, daemon=True, name=job.name)
         process.start()
         their_updates.close()
@@ -211,12 +242,6 @@ class LocalEngine(Engine):
         return ended
 
 
-def _final_update(worker: Worker) -> JobUpdate:
-    """How a worker ended. A worker that was stopped by anybody but the sweep counts as dead."""
-    update = worker.last_update or JobUpdate("died", {"error": _describe_exit(worker.process.exitcode)})
-    return JobUpdate("died", update.details) if update.kind == "stopped" else update
-
-
 def _stop(workers: Sequence[Worker]) -> int:
     """Ask the runs to save their state, and kill those that do not end in time. Return how many were killed."""
     killed = 0
@@ -231,27 +256,11 @@ def _stop(workers: Sequence[Worker]) -> int:
     return killed
 
 
-def _describe_exit(code: int | None) -> str:
-    how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
-    return f"the process of the run {how}; a common cause is that the system ran out of memory"
-
-
-def _process(
-    settings_data: Mapping[str, Any],
-    location: str,
-    threads: int,
-    folder: str,
-    updates: Connection,
-    keep_alive: Connection,
-) -> None:
-    """The main function of a worker process."""
+def _process(data: JobData, updates: Connection, keep_alive: Connection) -> None:
     if hasattr(os, "setsid"):
         os.setsid()  # Ctrl-C goes to the sweep alone, which then asks its workers to stop
     threading.Thread(target=_exit_with_sweep, args=(keep_alive,), daemon=True).start()
-    os.chdir(folder)  # for the user's own modules and relative paths
-    warnings.simplefilter("ignore")  # the result of the run has the same information
-    torch.set_flush_denormal(True)  # before torch starts its threads, which inherit the setting
-    updates.send(run_job(settings_data, location, threads, updates.send))
+    updates.send(run_in_own_process(data, updates.send))
     updates.close()
 
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import warnings
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-import torch
-
-from ..errors import LabError
-from ..runs.training import StoppedError, stop_signals
-from .local_engine import RETRIES, STOP_TIMEOUT, Engine, Job, JobUpdate, Listener, run_job
+from ..errors import LabError, StoppedError, optional_module
+from ..runs.training import stop_signals
+from .local_engine import (
+    STOP_TIMEOUT,
+    Engine,
+    Job,
+    JobData,
+    JobUpdate,
+    Kind,
+    Listener,
+    job_data,
+    run_in_own_process,
+    tried_again,
+)
 
 CONNECT_TIMEOUT = 5.0
 """Seconds to wait for an answer from the head of a cluster."""
@@ -29,11 +36,7 @@ class RayEngine(Engine):
     def __init__(self, address: str, threads: int | None = None, gpus: float = 0.0) -> None:
         self.address, self.gpus = address, gpus
         self.threads, self.threads_requested = threads or 1, threads is not None
-        try:
-            import ray
-        except ImportError as error:
-            raise LabError("--ray needs the package ray: pip install 'flipout[ray]'") from error
-        self.ray: Any = ray
+        self.ray = optional_module("ray", "--ray", "'flipout[ray]'")
 
     def run(self, jobs: Sequence[Job], listener: Listener) -> None:
         ray, connect = self.ray, not self.ray.is_initialized()
@@ -42,9 +45,7 @@ class RayEngine(Engine):
             try:
                 ray.init(address=self.address, log_to_driver=False, configure_logging=False)
             except (ConnectionError, RuntimeError, ValueError) as error:
-                raise LabError(
-                    f"there is no Ray cluster at {self.address!r} ({error}); start one with `ray start --head`"
-                ) from error
+                raise no_cluster(self.address, error) from error
         try:
             self._check_resources(jobs)
             with stop_signals() as stopping:
@@ -52,13 +53,8 @@ class RayEngine(Engine):
                 while running and not stopping.is_set():
                     for task in ray.wait(list(running), timeout=0.2)[0]:
                         job, attempt = running.pop(task)
-                        update = self._final_update(task)
-                        # A run that was stopped, but not by the sweep, was on a machine that is shutting down.
-                        if update.kind in ("died", "stopped") and attempt <= RETRIES:
-                            listener.retried(job, attempt + 1, update.details["error"])
+                        if tried_again(job, attempt, self._final_update(task), listener):
                             running[self._submit(job)] = (job, attempt + 1)
-                        else:
-                            listener.ended(job, update, attempt)
                 if stopping.is_set():
                     late = self._cancel(list(running))
                     lost = f"; {late} runs did not end in time and lost their last epoch" if late else ""
@@ -70,7 +66,7 @@ class RayEngine(Engine):
     def _submit(self, job: Job) -> Any:
         # No retries by Ray, because the sweep would not learn of them. Requesting CPUs prevents overloaded machines.
         task = self.ray.remote(num_cpus=job.threads, num_gpus=self.gpus, max_retries=0)(_task)
-        return task.remote(job.settings.as_dict(), job.location, job.threads, str(Path.cwd()))
+        return task.remote(job_data(job))
 
     def _final_update(self, task: Any) -> JobUpdate:
         try:
@@ -100,28 +96,24 @@ def _check_address(address: str) -> None:
     """Raise an error if nothing answers at an address. Ray itself would try again for minutes."""
     if address in ("auto", "local"):
         return
-    scheme, _, rest = address.rpartition("://")
-    host, _, port = rest.rpartition(":")
-    default = {"ray": "10001", "": ""}.get(scheme)
-    if default is None:
-        raise LabError(f"--ray {address} is not an address: give auto, HOST:PORT, or ray://HOST:PORT")
-    if not host:
-        host, port = rest, default
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT).close()
-    except (ValueError, OverflowError):
+        parts = urlsplit(address if "://" in address else f"//{address}")
+        host, port = parts.hostname, parts.port or {"ray": 10001}.get(parts.scheme)
+        if parts.scheme not in ("", "ray") or not host or not port:
+            raise ValueError
+    except ValueError:
         raise LabError(f"--ray {address} is not an address: give auto, HOST:PORT, or ray://HOST:PORT") from None
+    try:
+        socket.create_connection((host, port), timeout=CONNECT_TIMEOUT).close()
     except OSError as error:
-        raise LabError(
-            f"there is no Ray cluster at {address!r} ({error}); start one with `ray start --head`"
-        ) from error
+        raise no_cluster(address, error) from error
 
 
-def _task(settings_data: Mapping[str, Any], location: str, threads: int, folder: str) -> tuple[str, Mapping[str, Any]]:
+def no_cluster(address: str, error: Exception) -> LabError:
+    return LabError(f"there is no Ray cluster at {address!r} ({error}); start one with `ray start --head`")
+
+
+def _task(data: JobData) -> tuple[Kind, Mapping[str, Any]]:
     """The function that runs on the cluster. It returns plain data, which any version of the code can read."""
-    if Path(folder).is_dir():
-        os.chdir(folder)  # for the user's own modules, if this machine has them
-    warnings.simplefilter("ignore")
-    torch.set_flush_denormal(True)
-    update = run_job(settings_data, location, threads, lambda _: None)
+    update = run_in_own_process(data, lambda _: None)
     return update.kind, update.details

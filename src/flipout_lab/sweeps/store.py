@@ -8,79 +8,46 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import fsspec
+
 from ..errors import LabError
-from ..files import read_json, remove_leftovers, write_json
-from ..runs.run_folder import CHECKPOINTS, RESULT, prepare_folder
+from ..files import remove_leftovers, write_bytes
+from ..runs.run_folder import CHECKPOINTS, RESULT
+from ..stored_formats import Format, parse_stored
 
 
 class Store:
-    """A folder on this machine, or one that all machines share."""
+    """A folder on this machine, one that all machines share, or a URL."""
 
-    def __init__(self, folder: str) -> None:
-        self.root = Path(folder).resolve()
+    def __init__(self, location: str) -> None:
+        self.location = location.rstrip("/") if is_url(location) else str(Path(location).resolve())
+        self.files, self.path = _file_system(self.location)
 
     def __str__(self) -> str:
-        return str(self.root)
+        return self.location
 
     def prepare(self) -> None:
         """Create the store. Raise an error if it is not writable."""
-        prepare_folder(self.root)
-
-    def run_location(self, run: str) -> str:
-        """The folder or URL of a run."""
-        return str(self.root / run)
-
-    def has(self, path: str) -> bool:
-        return (self.root / path).exists()
-
-    def read(self, path: str) -> dict[str, Any]:
-        return read_json(self.root / path)
-
-    def write(self, path: str, content: Mapping[str, Any]) -> None:
-        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
-        write_json(self.root / path, content)
-
-    def remove(self, path: str) -> None:
-        (self.root / path).unlink(missing_ok=True)
-
-
-class RemoteStore(Store):
-    """A store at a URL."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/")
-        self.files, self.path = _file_system(self.url)
-
-    def __str__(self) -> str:
-        return self.url
-
-    def prepare(self) -> None:
         try:
             self.files.makedirs(self.path, exist_ok=True)
-            probe = f"{self.path}/.probe-{uuid.uuid4().hex}"  # several sweeps may start at the same time
+            probe = f"{self.path}/.probe.{uuid.uuid4().hex}.part"  # several sweeps may start at the same time
             self.files.pipe_file(probe, b"x")
             self.files.rm_file(probe)
         except Exception as error:  # every kind of storage raises its own errors
-            raise LabError(f"{self.url} cannot be written to: {error}") from error
+            raise LabError(f"{self} cannot be written to ({error}); choose another --out") from error
 
     def run_location(self, run: str) -> str:
-        return f"{self.url}/{run}"
+        return f"{self.location}/{run}"
 
     def has(self, path: str) -> bool:
         return bool(self.files.exists(f"{self.path}/{path}"))
 
-    def read(self, path: str) -> dict[str, Any]:
-        try:
-            content = json.loads(self.files.cat_file(f"{self.path}/{path}"))
-        except (ValueError, RecursionError) as error:
-            raise LabError(f"{self.url}/{path} cannot be read: {error}") from error
-        if not isinstance(content, dict):
-            raise LabError(f"{self.url}/{path} is damaged: it must contain a JSON object")
-        return content
+    def read(self, path: str, expected: Format, advice: str) -> dict[str, Any]:
+        """Read a JSON file that has a format."""
+        return parse_stored(self.files.cat_file(f"{self.path}/{path}"), expected, f"{self}/{path}", advice)
 
     def write(self, path: str, content: Mapping[str, Any]) -> None:
-        self.files.makedirs(f"{self.path}/{path}".rpartition("/")[0], exist_ok=True)
-        write_atomically(self.files, f"{self.path}/{path}", json.dumps(content, indent=2).encode())
+        _write_file(self.files, f"{self.path}/{path}", (json.dumps(content, indent=2) + "\n").encode())
 
     def remove(self, path: str) -> None:
         if self.has(path):
@@ -95,7 +62,6 @@ class RunMirror:
         self.folder = folder
 
     def fetch(self, wanted: Callable[[str], bool] = lambda _: True) -> None:
-        """Copy the remote files to the folder."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for path in filter(wanted, self._remote_files()):
             target = self.folder / path
@@ -116,8 +82,7 @@ class RunMirror:
             copied = name.startswith(CHECKPOINTS) and remote.get(name) == local[name].stat().st_size
             if copied or name.endswith(".lock"):
                 continue
-            self.files.makedirs(f"{self.path}/{name}".rpartition("/")[0], exist_ok=True)
-            write_atomically(self.files, f"{self.path}/{name}", local[name].read_bytes())
+            _write_file(self.files, f"{self.path}/{name}", local[name].read_bytes())
         for name in remote:
             if name.startswith(CHECKPOINTS) and name not in local:
                 self.files.rm_file(f"{self.path}/{name}")
@@ -132,18 +97,16 @@ class RunMirror:
         self.push()
 
     def _remote_files(self) -> dict[str, int]:
-        """The size of every remote file."""
         self.files.invalidate_cache()
         found = self.files.find(self.path, detail=True) if self.files.exists(self.path) else {}
         return {str(path).removeprefix(self.path).lstrip("/"): int(info["size"]) for path, info in found.items()}
 
 
-def write_atomically(files: Any, path: str, content: bytes) -> None:
-    """Write a complete file or none. File systems need a rename for this; object stores write atomically."""
-    if not isinstance(files.protocol, str) and "file" in files.protocol:
-        folder, _, name = path.rpartition("/")
-        files.pipe_file(f"{folder}/.{name}.part", content)
-        Path(f"{folder}/.{name}.part").replace(path)
+def _write_file(files: Any, path: str, content: bytes) -> None:
+    """Write a complete file or none. Object stores do that by themselves."""
+    files.makedirs(path.rpartition("/")[0], exist_ok=True)
+    if "file" in files.protocol:
+        write_bytes(Path(path), content)
     else:
         files.pipe_file(path, content)
 
@@ -152,18 +115,9 @@ def is_url(location: str) -> bool:
     return "://" in location
 
 
-def open_store(location: str) -> Store:
-    """The store at a folder or a URL."""
-    return RemoteStore(location) if is_url(location) else Store(location)
-
-
-def _file_system(url: str) -> tuple[Any, str]:
+def _file_system(location: str) -> tuple[Any, str]:
     try:
-        import fsspec
-    except ImportError as error:
-        raise LabError(f"{url} needs the package fsspec: pip install 'flipout[ray]'") from error
-    try:
-        files, path = fsspec.core.url_to_fs(url)
+        files, path = fsspec.core.url_to_fs(location)
     except (ValueError, ImportError) as error:
-        raise LabError(f"{url} cannot be opened: {error}") from error
+        raise LabError(f"{location} cannot be opened: {error}") from error
     return files, path.rstrip("/")

@@ -25,7 +25,7 @@ def test_panels_by_subject(command: str, typed: Any) -> None:
         r"--learning-rate +FLOAT +initial learning rate \[default: 0\.1\]",
         r"--optimizer +sgd\|adam\|adamw",
         r"--milestones +INT,\.\.\..*\[default: 150,250\]",
-        r"--augment +--no-augment +crop and mirror colour images \[default: yes\]",
+        r"--augment +crop and mirror colour images \[default: yes; --no-augment\]",
         r"--noise +FLOAT +scale of the gradient noise",
         r"--p +FLOAT .*\[default: 4\]",
     ):

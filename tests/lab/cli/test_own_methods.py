@@ -94,7 +94,7 @@ def test_its_help(module: str, typed: Any) -> None:
         "exponent in [0, 4] [default: 1]",
         "what is [not] used [default: round]",
         "round|square",
-        "--no-careful",
+        "--careful",
         "[default: 1,2]",
         "(in epochs) [default: 0]",
     ):
@@ -126,7 +126,7 @@ def test_its_options_reach_the_constructor(module: str) -> None:
         ("Powerful", ["--p", "2"], "Powerful takes no --p"),
         ("Powerful", ["--powr", "2"], "--power"),
         ("Powerless", [], "has no class 'Powerless'"),
-        ("score", [], "is not a class"),
+        ("score", [], "not a method"),
         ("Demanding", [], "Demanding needs --strength"),
         ("Clashing", [], "'momentum'"),
     ],

@@ -29,7 +29,7 @@ def idx_file(array: np.ndarray) -> bytes:
 
 
 @pytest.fixture
-def small_mnist(monkeypatch: pytest.MonkeyPatch) -> data_readers.IdxDataSet:
+def small_mnist(monkeypatch: pytest.MonkeyPatch) -> None:
     """A small data set in the format and place of MNIST."""
     rng = np.random.default_rng(0)
     where = Path(os.environ["FLIPOUT_DATA"]) / "mnist"
@@ -40,12 +40,10 @@ def small_mnist(monkeypatch: pytest.MonkeyPatch) -> data_readers.IdxDataSet:
         array = rng.integers(0, 256, (n, 28, 28), np.uint8) if "images" in name else np.arange(n, dtype=np.uint8) % 10
         (where / name).write_bytes(idx_file(array))
         content.append(hashlib.md5(gzip.decompress((where / name).read_bytes())).hexdigest())
-    family = data_readers.IdxDataSet("mnist", ("http://127.0.0.1:1/",), tuple(content))
-    monkeypatch.setattr(data_readers, "MNIST", family)
-    return family
+    monkeypatch.setitem(data_readers.IDX, "mnist", (("http://127.0.0.1:1/",), tuple(content)))
 
 
-def test_existing_files_are_used(small_mnist: data_readers.IdxDataSet) -> None:
+def test_existing_files_are_used(small_mnist: None) -> None:
     data = load("mnist")
     assert data.shape == (1, 28, 28)
     assert (len(data.train_labels), len(data.test_labels)) == (20, 10)
@@ -54,7 +52,7 @@ def test_existing_files_are_used(small_mnist: data_readers.IdxDataSet) -> None:
 
 
 @pytest.mark.parametrize("damage", ["truncated", "altered"])
-def test_a_damaged_file_is_rejected_by_its_checksum(small_mnist: data_readers.IdxDataSet, damage: str) -> None:
+def test_a_damaged_file_is_rejected_by_its_checksum(small_mnist: None, damage: str) -> None:
     path = Path(os.environ["FLIPOUT_DATA"]) / "mnist" / data_readers.NAMES[0]
     content = path.read_bytes()
     path.write_bytes(content[:-10] if damage == "truncated" else content[:-50] + b"!" + content[-49:])
@@ -62,7 +60,7 @@ def test_a_damaged_file_is_rejected_by_its_checksum(small_mnist: data_readers.Id
         load("mnist")
 
 
-def test_the_same_content_compressed_anew_is_accepted(small_mnist: data_readers.IdxDataSet) -> None:
+def test_the_same_content_compressed_anew_is_accepted(small_mnist: None) -> None:
     """Linux distributions compress the files again."""
     before = load("mnist")
     for name in data_readers.NAMES:

@@ -83,7 +83,7 @@ def test_another_method_that_is_ahead_is_named() -> None:
 )
 def test_magnitude_with_second_chances_is_the_control(revived: list[float], use: str) -> None:
     both = [*runs("magnitude", [60, 61, 62]), *runs("flipout", [74, 75.1, 76])]
-    assert row(*both, *runs("magnitude", revived, revival=True))["use"] == use
+    assert row(*both, *runs("magnitude", revived, second_chances=True))["use"] == use
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_magnitude_that_ends_early_is_a_baseline_too(early: list[float], use: st
 def test_a_dead_baseline_is_named() -> None:
     dead = [replace(run, result={**run.result, "dead_layers": ["fc"]}) for run in runs("magnitude", [10, 10, 10])]  # type: ignore[dict-item]
     found = row(*dead, *runs("flipout", [30, 30.1, 29]))
-    assert found["use"] == "FlipOut (magnitude for good: a dead layer in every run)"
+    assert found["use"] == "FlipOut (permanent magnitude: a dead layer in every run)"
 
 
 def test_only_our_schedule_and_the_test_set_count() -> None:
@@ -132,7 +132,7 @@ def test_the_first_figure_is_of_a_convolutional_network() -> None:
     assert found.network == "LeNet-300-100 on MNIST, 15 epochs"
     dense, ablation = runs("dense", [80], sparsity=0.0), runs("flipout", [60], noise=1.0)
     large = [*runs("magnitude", [70]), *runs("flipout", [70]), *runs("magnitude", [60], schedule="paper")]
-    large += runs("magnitude", [70], revival=True)  # the control
+    large += runs("magnitude", [70], second_chances=True)  # the control
     found = lead_figure([*small, *large, *ablation, *dense, *runs("flipout", [1], epochs=1)])
     assert found is not None
     assert found.network == "ResNet10 on CIFAR-10, 15 epochs"

@@ -54,7 +54,7 @@ def test_seeds_are_paired_and_unpaired_ones_left_out() -> None:
         run("flipout", 2, None),
         run("flipout", 0, 0.5, sparsity=0.5),  # magnitude has no run at this sparsity
         run("magnitude", 0, 0.9, schedule="cubic"),  # another schedule: its own reference
-        run("magnitude", 0, 0.88, revival=True),
+        run("magnitude", 0, 0.88, second_chances=True),
     ]
     found = paired_differences(runs)
     flipout = next(row for label, row in found.items() if label.startswith("FlipOut"))

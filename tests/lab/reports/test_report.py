@@ -126,16 +126,18 @@ def test_flips_count_every_weight(records: Records) -> None:
     assert run.result is not None
     found = flip_histogram(run)
     assert found is not None
-    assert sum(found.kept) == run.result["nonzero"]
-    assert sum(found.kept) + sum(found.pruned) == run.result["prunable"]
-    assert found.counts[:3] == ("0", "1 to 2", "3 to 6")
+    pruned, kept = found.curves
+    assert (pruned.label, kept.label) == ("pruned", "kept")
+    assert sum(kept.y) == run.result["nonzero"]
+    assert sum(kept.y) + sum(pruned.y) == run.result["prunable"]
+    assert kept.x[:3] == pruned.x[:3] == ("0", "1 to 2", "3 to 6")
     history = pruning_history(run)
     assert history is not None
-    assert set(history.layers) == set(run.result["layers"])
-    for name, (_, shares) in history.layers.items():
-        layer = run.result["layers"][name]
-        assert shares[0] == 100
-        assert shares[-1] == pytest.approx(100 * layer["kept"] / layer["weights"])
+    assert {curve.label for curve in history.curves} == set(run.result["layers"])
+    for curve in history.curves:
+        layer = run.result["layers"][curve.label]
+        assert curve.y[0] == 100
+        assert curve.y[-1] == pytest.approx(100 * layer["kept"] / layer["weights"])
     others = next(run for run in records.runs if run.settings.method == "magnitude" and run.result is not None)
     assert flip_histogram(others) is None
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from flipout_lab import LabError, Settings, make_settings, train
-from flipout_lab.runs.training import StoppedError
+from flipout_lab.errors import StoppedError
 from tests.attacks import seeds
 from tests.lab.helpers import StopAt
 

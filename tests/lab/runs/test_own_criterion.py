@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from flipout_lab import LabError, make_settings, train
-from flipout_lab.runs.training import StoppedError
+from flipout_lab.errors import StoppedError
 from tests.lab.helpers import StopAt
 
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from flipout import NotShrunkWarning
 from flipout.shrinking import shrinker
 from flipout_lab import load_run, make_settings, train
+from flipout_lab.errors import StoppedError
 from flipout_lab.runs.run_views import epoch_line
-from flipout_lab.runs.training import StoppedError
 from tests.lab.helpers import StopAt
 
 SETTINGS: dict[str, Any] = {"method": "magnitude", "sparsity": 0.97, "epochs": 4, "batch_size": 64, "threads": 1}

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from flipout_lab.errors import LabError
+from flipout_lab.errors import LabError, StoppedError
 from flipout_lab.runs.trackers import MLflow, WeightsAndBiases
-from flipout_lab.runs.training import StoppedError, train
+from flipout_lab.runs.training import train
 from tests.lab.helpers import StopAt
 from tests.lab.runs.test_training import settings
 

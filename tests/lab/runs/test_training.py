@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,11 +20,12 @@ from torch import Tensor, nn
 import flipout
 from flipout_lab import LabError, data, load_run, make_settings, train
 from flipout_lab.data.batches import prepare
+from flipout_lab.errors import StoppedError
 from flipout_lab.runs import run_folder
 from flipout_lab.runs import training as run_module
 from flipout_lab.runs.run_folder import load_weights, model_bytes
 from flipout_lab.runs.trackers import TensorBoard
-from flipout_lab.runs.training import StoppedError, evaluate
+from flipout_lab.runs.training import evaluate
 from tests.lab.helpers import StopAt
 
 EPOCHS = 4
@@ -198,16 +198,10 @@ def test_a_full_disk_does_not_destroy_the_last_checkpoint(tmp_path: Path, monkey
     assert (tmp_path / "whole/model.safetensors").read_bytes() == (tmp_path / "parts/model.safetensors").read_bytes()
 
 
-def test_a_disk_that_is_too_small_and_a_folder_that_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LabError, match=r"--out"):
         train(settings(), tmp_path / "file" / "run")
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
-    with pytest.raises(LabError, match="MiB left"):
-        train(settings(), tmp_path / "run")
 
 
 def test_one_process_per_folder(tmp_path: Path) -> None:
@@ -248,7 +242,7 @@ def test_starting_from_given_weights(tmp_path: Path) -> None:
     )
     assert again["nonzero"] == first["nonzero"]
     assert again["test_accuracy"] > 0.8
-    with pytest.raises(LabError, match=r"does not fit Sequential: .*of another shape"):
+    with pytest.raises(LabError, match=r"(?s)does not fit Sequential.*1\.weight"):
         load_weights(nn.Sequential(nn.Flatten(), nn.Linear(2, 2)), tmp_path / "first" / "model.safetensors")
     (tmp_path / "bad").write_bytes(b"nonsense")
     with pytest.raises(LabError, match="cannot be read as safetensors"):

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from flipout_lab.errors import LabError
-from flipout_lab.sweeps import SweepOutcome, open_store, sweep
+from flipout_lab.sweeps import Store, SweepOutcome, sweep
 from flipout_lab.sweeps.execution import SweepView
 from flipout_lab.sweeps.grid import Grid, parse_grid
 from flipout_lab.sweeps.local_engine import Job, LocalEngine
@@ -77,7 +77,7 @@ class KillingView(SweepView):
 
 def test_a_sweep_survives_the_death_of_a_node(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = grid(25, method=["flipout", "magnitude"], seed=[0, 1])
-    sweep([chosen], open_store(str(tmp_path / "local")), LocalEngine(1, 1), quiet())
+    sweep([chosen], Store(str(tmp_path / "local")), LocalEngine(1, 1), quiet())
     node = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
     view = KillingView(cluster, node, tmp_path / "ray")
@@ -91,7 +91,7 @@ def test_a_sweep_survives_the_death_of_a_node(cluster: Any, tmp_path: Path, monk
         return waited(running, **options)
 
     monkeypatch.setattr(ray, "wait", wait)
-    outcome = sweep([chosen], open_store(str(tmp_path / "ray")), engine, view)
+    outcome = sweep([chosen], Store(str(tmp_path / "ray")), engine, view)
     assert view.node is None, "the sweep ended before the node was killed"
     assert view.retries, "the node that was killed had no run"
     assert set(outcome.status.values()) == {"done"}
@@ -100,14 +100,14 @@ def test_a_sweep_survives_the_death_of_a_node(cluster: Any, tmp_path: Path, monk
 
 def test_results_at_a_url(cluster: Any, tmp_path: Path) -> None:
     chosen = grid(3, method=["flipout", "magnitude"])
-    sweep([chosen], open_store(str(tmp_path / "local")), LocalEngine(1, 1), quiet())
-    sweep([chosen], open_store(f"file://{tmp_path}/ray"), RayEngine(cluster.address), quiet())
+    sweep([chosen], Store(str(tmp_path / "local")), LocalEngine(1, 1), quiet())
+    sweep([chosen], Store(f"file://{tmp_path}/ray"), RayEngine(cluster.address), quiet())
     same(tmp_path / "local", tmp_path / "ray")
 
 
 def test_failures_are_recorded(cluster: Any, tmp_path: Path) -> None:
     chosen = grid(2, method="magnitude", learning_rate=[0.1, 1e20])
-    outcome: SweepOutcome = sweep([chosen], open_store(str(tmp_path)), RayEngine(cluster.address), quiet())
+    outcome: SweepOutcome = sweep([chosen], Store(str(tmp_path)), RayEngine(cluster.address), quiet())
     assert sorted(outcome.status.values()) == ["done", "failed"]
     (failure,) = tmp_path.glob("*/failure.json")
     assert json.loads(failure.read_text())["kind"] == "diverged"
@@ -115,9 +115,9 @@ def test_failures_are_recorded(cluster: Any, tmp_path: Path) -> None:
 
 def test_a_run_that_is_too_large_for_every_machine_is_an_error(cluster: Any, tmp_path: Path) -> None:
     with pytest.raises(LabError, match=r"64 CPUs"):
-        sweep([grid(1)], open_store(str(tmp_path)), RayEngine(cluster.address, threads=64), quiet())
+        sweep([grid(1)], Store(str(tmp_path)), RayEngine(cluster.address, threads=64), quiet())
     with pytest.raises(LabError, match=r"1 GPUs"):
-        sweep([grid(1)], open_store(str(tmp_path / "gpu")), RayEngine(cluster.address, gpus=1), quiet())
+        sweep([grid(1)], Store(str(tmp_path / "gpu")), RayEngine(cluster.address, gpus=1), quiet())
 
 
 def test_a_missing_cluster_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,4 +127,4 @@ def test_a_missing_cluster_is_an_error(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", refuses)
     with pytest.raises(LabError, match=r"no Ray cluster at 'auto'.*ray start --head"):
-        sweep([grid(1)], open_store(str(tmp_path)), RayEngine("auto"), quiet())
+        sweep([grid(1)], Store(str(tmp_path)), RayEngine("auto"), quiet())

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from flipout_lab.errors import LabError
-from flipout_lab.sweeps import SweepOutcome, open_store, sweep
+from flipout_lab.sweeps import Store, SweepOutcome, sweep
 from flipout_lab.sweeps.execution import SweepView
 from flipout_lab.sweeps.grid import Grid, parse_grid
 from flipout_lab.sweeps.local_engine import Job, JobUpdate, Listener, LocalEngine
@@ -30,7 +30,7 @@ def grid(*parts: dict[str, Any], **base: Any) -> Grid:
 
 def run(chosen: Grid, out: Path | str, jobs: int = 2, **options: Any) -> tuple[SweepOutcome, str]:
     console = Console(record=True, width=200, file=io.StringIO())
-    outcome = sweep([chosen], open_store(str(out)), LocalEngine(jobs, 1), SweepView(console), **options)
+    outcome = sweep([chosen], Store(str(out)), LocalEngine(jobs, 1), SweepView(console), **options)
     console.print(outcome.table().rich())
     return outcome, console.export_text()
 
@@ -143,7 +143,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
 
 def test_threads_stay_what_they_were(tmp_path: Path) -> None:
     run(grid({"seed": 0, "method": "magnitude"}), tmp_path)
-    store, other = open_store(str(tmp_path)), grid({"seed": 1, "method": "magnitude"})
+    store, other = Store(str(tmp_path)), grid({"seed": 1, "method": "magnitude"})
     engine = LocalEngine(1)
     engine.threads = 2
     sweep([other], store, engine, SweepView(Console(), quiet=True))
@@ -206,7 +206,7 @@ def test_a_result_that_is_missing_in_the_folder_is_a_failure(tmp_path: Path) -> 
                 listener.ended(job, JobUpdate("done", {"test_accuracy": 1.0, "seconds": 1.0, "dead_layers": []}), 1)
 
     view = SweepView(Console(file=io.StringIO()), quiet=True)
-    outcome = sweep([grid({"seed": 0})], open_store(str(tmp_path)), Elsewhere(1), view)
+    outcome = sweep([grid({"seed": 0})], Store(str(tmp_path)), Elsewhere(1), view)
     assert "not the same folder on every machine" in next(iter(outcome.reasons.values()))
 
 
