@@ -47,6 +47,6 @@ def measure() -> Times:
                 optimizer.step()
                 optimizer.zero_grad()
 
-        taken = interleaved({"lab": lambda: run.steps(never), "bare": by_hand}, REPETITIONS)
+        taken = interleaved({"lab": lambda: run._steps(never), "bare": by_hand}, REPETITIONS)
     torch.set_num_threads(threads)
     return taken
