@@ -34,7 +34,7 @@ def test_pruned_weights_learn_more_slowly_and_no_unit_moves_too_far(is_compiled:
     expected = torch.tensor(limited_slowly(weight, grad, mask))
 
     run = compiled(limit_gradient, "of the test") if is_compiled else limit_gradient
-    run(weight, grad, mask.to(torch.uint8), FACTOR, TRUST)
+    run(weight, grad, mask.to(torch.uint8), FACTOR, FACTOR, TRUST)
 
     torch.testing.assert_close(grad, expected, rtol=1e-5, atol=1e-8)
 
@@ -42,6 +42,6 @@ def test_pruned_weights_learn_more_slowly_and_no_unit_moves_too_far(is_compiled:
 def test_a_gradient_of_a_kept_weight_that_is_not_finite_stays_visible() -> None:
     weight, grad, mask = torch.ones(1, 3), torch.tensor([[math.nan, 1.0, 1.0]]), torch.tensor([[1, 1, 0]])
 
-    limit_gradient(weight, grad, mask.to(torch.uint8), FACTOR, TRUST)
+    limit_gradient(weight, grad, mask.to(torch.uint8), FACTOR, FACTOR, TRUST)
 
     assert grad.isnan().any()

@@ -224,7 +224,7 @@ def test_gradients_that_are_learned_from_are_faint(method: str) -> None:
         assert grad is not None
         assert torch.equal(grad[mask], full[name][mask])
         assert (grad[~mask].abs() < 1e-15).all()
-        assert torch.equal(grad[~mask] * 2.0**64, full[name][~mask])
+        assert torch.equal(grad[~mask] * 2.0**90, full[name][~mask])
     assert pruner.nonzero < pruner.prunable
     expected = expected_gradients(pruner, full).values()
     torch.testing.assert_close(norm, torch.stack([grad.norm() for grad in expected]).norm())
@@ -363,7 +363,7 @@ def test_a_moved_parameter_still_has_faint_gradients() -> None:
     for name, mask in pruner.masks.items():
         grad = model.get_parameter(name).grad
         assert grad is not None
-        torch.testing.assert_close(grad * torch.where(mask, 1.0, 2.0**64), full[name])
+        torch.testing.assert_close(grad * torch.where(mask, 1.0, 2.0**90), full[name])
 
 
 def test_derivatives_of_gradients_keep_their_graph() -> None:
@@ -418,3 +418,68 @@ def test_data_parallel_gradients_are_masked(tmp_path: Path) -> None:
     for process in ranks:
         process.join(120)
     assert [process.exitcode for process in ranks] == [0, 0]
+
+
+def used_gradients(change: Callable[[nn.Module, torch.optim.Optimizer], None]) -> tuple[Tensor, Tensor]:
+    """The gradients of kept weights before a step and as the optimizer gets them, after some change of `.grad`."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    pruner = flipout.FlipOut(model, optimizer, sparsity=0.9, steps=40)
+    train(model, optimizer, 15)
+    assert not pruner.permanent
+    optimizer.zero_grad()
+    x, y = next(batches(1, seed=5))
+    cross_entropy(model(x), y).backward()
+    change(model, optimizer)
+    weight = pruner.weights[0]
+    before = weight.parameter.grad.clone()  # type: ignore[union-attr]
+    used: list[Tensor] = []
+    optimizer.register_step_pre_hook(lambda *_: used.append(weight.parameter.grad.clone()))  # type: ignore[union-attr]
+    mask = weight.mask.clone()
+    optimizer.step()
+    return before[mask], used[0][mask]
+
+
+def centralize(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for parameter in model.parameters():
+        if parameter.ndim > 1 and parameter.grad is not None:
+            parameter.grad -= parameter.grad.mean(1, keepdim=True)
+
+
+def add_noise(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad += 1e-5 * torch.randn_like(parameter.grad)
+
+
+def step_and_compute_again(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.step()  # and no zero_grad()
+    x, y = next(batches(1, seed=6))
+    cross_entropy(model(x), y).backward()
+
+
+@pytest.mark.parametrize("change", [centralize, add_noise, step_and_compute_again])
+def test_an_ordinary_number_in_the_place_of_a_faint_one_is_used_as_it_is(
+    change: Callable[[nn.Module, torch.optim.Optimizer], None],
+) -> None:
+    """Multiplied back, it would be astronomical, and the limit of its unit would leave nothing of the others."""
+    before, used = used_gradients(change)
+    assert float(used.norm()) > 0.1 * float(before.norm())
+
+
+@pytest.mark.parametrize("options", [{"second_chances": True}, {"second_chances": None, "noise": 1.0}])
+def test_gradients_in_another_order_of_memory_than_the_weight_are_changed_in_place(options: dict[str, Any]) -> None:
+    def changed(memory: torch.memory_format) -> Tensor:
+        torch.manual_seed(0)
+        layer = nn.Conv2d(64, 64, 3, bias=False)
+        model, weight = nn.Sequential(layer), layer.weight
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        flipout.FlipOut(model, optimizer, sparsity=0.9, steps=40, compile=False, **options)
+        for step in range(12):
+            torch.manual_seed(step)
+            weight.grad = torch.randn(weight.shape).to(memory_format=memory)
+            optimizer.step()
+        assert weight.grad is not None
+        return weight.grad.contiguous()
+
+    torch.testing.assert_close(changed(torch.channels_last), changed(torch.contiguous_format))

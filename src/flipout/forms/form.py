@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -71,8 +71,13 @@ class Form:
 
     # Around a step.
 
-    def __init__(self) -> None:
-        self._entered: list[Group] = []
+    _entered: list[Group]
+    """The groups whose parameters hold what is trained at the moment."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        new = super().__new__(cls)
+        new._entered = []  # a constructor of your own need not call ours
+        return new
 
     def active(self, weight: Weight) -> bool:
         """Whether `entering` and `leaving` apply at the moment; the same for all weights."""

@@ -150,23 +150,23 @@ def leave(weight: Tensor, mask: Tensor, values: Tensor, threshold: Tensor, ceili
     weight.copy_(shown)
 
 
-def limit_gradient(weight: Tensor, grad: Tensor, mask: Tensor, factor: Tensor, trust: Tensor) -> None:
-    """Multiply the gradient of pruned weights with a factor, and shorten the gradient of each unit that is too long.
+def limit_gradient(weight: Tensor, grad: Tensor, mask: Tensor, faint: Tensor, rate: Tensor, trust: Tensor) -> None:
+    """Multiply the gradient of pruned weights with a rate, and shorten the gradient of each unit that is too long.
 
     A unit is everything under one index of the first dimension: the weights of an output channel. Its gradient is at
     most `trust` times as long as its weights, hidden ones included (adaptive gradient clipping, Brock et al., 2021).
     Batch norm divides by the deviation of a channel, so the gradient of a channel that has lost nearly all of its
     weights is hundreds of times too long. Without a limit such channels throw their hidden values about, come back by
     accident, and take the place of others until whole layers are dead. A gradient of a pruned weight that is not finite
-    counts as 0, because the network does not depend on it.
+    counts as 0, because the network does not depend on it. Faint gradients have a factor of their own, `faint`.
     """
-    scaled = restored(wide(grad), mask, factor)
+    scaled = restored(wide(grad), mask, faint, rate)
     shorten(grad, scaled, _squares(wide(weight)).sqrt(), _squares(scaled).sqrt(), trust)
 
 
-def scale_pruned(grad: Tensor, mask: Tensor, factor: Tensor) -> None:
-    """Multiply the gradient of pruned weights with a factor."""
-    grad.copy_(restored(wide(grad), mask, factor))
+def scale_pruned(grad: Tensor, mask: Tensor, faint: Tensor, rate: Tensor) -> None:
+    """Multiply the gradient of pruned weights with a rate."""
+    grad.copy_(restored(wide(grad), mask, faint, rate))
 
 
 def shorten(grad: Tensor, scaled: Tensor, size: Tensor, length: Tensor, trust: Tensor) -> None:
@@ -191,7 +191,6 @@ class Hidden(Form):
     leaving = staticmethod(leave)
 
     def __init__(self, settings: SecondChances, steps: int) -> None:
-        super().__init__()
         self.chances, self.steps = settings, steps
         self.frozen_at = settings.frozen_at(steps)
 
@@ -225,26 +224,28 @@ class Hidden(Form):
             group.store_grads()
 
     def _limit(self, work: Work, group: Group, grads: Tensor, scale: Tensor | float) -> None:
-        numbers, rate = work.kernels.number, self.chances.rate
-        factors = {weight: work.gradients.factor(weight) for weight in group.weights}
-        trust = numbers(self.chances.trust, grads.device)
-        trust = trust * (scale.to(grads.device) if isinstance(scale, Tensor) else scale)
-        view = group.weights[0].view
-        if len(set(factors.values())) == 1:
-            factor = numbers(rate * factors[group.weights[0]], grads.device)
+        number, device = work.kernels.number, grads.device
+        rate = number(self.chances.rate, device)
+        trust = number(self.chances.trust, device) * (scale.to(device) if isinstance(scale, Tensor) else scale)
+        factors = [self.chances.rate * work.gradients.factor(weight) for weight in group.weights]
+        if len(set(factors)) == 1:
+            faint = number(factors[0], device)
         else:  # some gradients were set without a backward pass
-            factor = group.spread([numbers(rate * each, grads.device) for each in factors.values()])
+            faint = group.spread([number(factor, device) for factor in factors])
+        view = group.weights[0].view
         if view.spread:
-            _limit_shard(group, grads, factor, trust, view)
+            _limit_shard(group, grads, faint, rate, trust, view)
         elif isinstance(group, Gathered):
-            self._limit_gathered(work, group, grads, factor, trust)
+            self._limit_gathered(work, group, grads, faint, rate, trust)
         else:
-            work.kernels.run(limit_gradient, group, group.values, grads, group.mask, factor, trust)
+            work.kernels.run(limit_gradient, group, group.values, grads, group.mask, faint, rate, trust)
 
-    def _limit_gathered(self, work: Work, group: Gathered, grads: Tensor, factor: Tensor, trust: Tensor) -> None:
+    def _limit_gathered(
+        self, work: Work, group: Gathered, grads: Tensor, faint: Tensor, rate: Tensor, trust: Tensor
+    ) -> None:
         """`limit_gradient` for several weights: their units do not follow the rows of the group."""
         group.load()
-        work.kernels.run(scale_pruned, group, grads, group.mask, factor)
+        work.kernels.run(scale_pruned, group, grads, group.mask, faint, rate)
         size, length = (group.sums_of_units(wide(each).square()) for each in (group.values, grads))
         work.kernels.run(shorten, group, grads, grads, size.sqrt_(), length.sqrt_(), trust)
 
@@ -321,15 +322,14 @@ def set_limits(slots: Mapping[str, Tensor], local: Tensor, mask: Tensor, view: V
     if view.key is not None:
         negative, largest = view.max(torch.stack([-smallest, largest]))
         smallest = -negative
-    if smooth:
-        slots["threshold"].copy_(torch.where(smallest.isfinite(), smallest, 0) * BELOW)
+    slots["threshold"].copy_(torch.where(smallest.isfinite(), smallest, 0) * (BELOW if smooth else 0))
     slots["ceiling"].copy_(largest * ABOVE)
 
 
-def _limit_shard(group: Group, grads: Tensor, factor: Tensor, trust: Tensor, view: View) -> None:
+def _limit_shard(group: Group, grads: Tensor, faint: Tensor, rate: Tensor, trust: Tensor, view: View) -> None:
     """`limit_gradient` for a shard, if other ranks hold more of the same units."""
     weight, mask = group.values, group.mask
-    scaled = restored(wide(grads), mask, factor)
+    scaled = restored(wide(grads), mask, faint, rate)
     size, length = view.sum_of_rows(torch.stack([_squares(wide(weight)), _squares(scaled)])).sqrt()
     shorten(grads, scaled, size, length, trust)
 

@@ -41,7 +41,6 @@ class FixedSigns(Form):
     }
 
     def __init__(self, l1: float, temperature: float | None, seed: int, *, per_layer: bool) -> None:
-        super().__init__()
         self.l1, self.temperature, self.seed, self.per_layer = l1, temperature, seed, per_layer
         self._floors: Sequence[int] = ()
 

@@ -1,9 +1,10 @@
 """What stands in `.grad` between the backward pass and the step: the gradients that the network depends on.
 
 Gradient clipping, logging and everything else that looks at `.grad` must see what the optimizer uses. So the gradient
-of a pruned weight is 0, or, if hidden values or a statistic learn from it, it is *faint*: multiplied with 2^-64 as the
+of a pruned weight is 0, or, if hidden values or a statistic learn from it, it is *faint*: multiplied with 2^-90 as the
 backward pass computes it, and multiplied back, exactly, inside the step. A faint number is lost in any norm and below
 any limit, but sums of micro-batches, the factor of a gradient scaler and that of clipping act on it like on all others.
+Something else may write an ordinary number into its place, such as gradient centralization: that is used as it is.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from ..views.dtensors import has_layout_of, local_of
 from ..weights import Weight
 from .compiler import never_traced
 
-FAINT = 2.0**-64
+FAINT, LIMIT = 2.0**-90, 2.0**-66
+"""What gradients of pruned weights are multiplied with, and the size from which on a number is not faint: that of a
+gradient of 2^24. (The smallest float32 with all of its bits is 2^-126, a faint gradient of 1.5e-11.)"""
 
 Held = tuple[weakref.ref[Tensor], Tensor]
 """A gradient, and what is held aside for it."""
@@ -55,13 +58,15 @@ class Gradients:
         self._finalizer()
 
     def factor(self, weight: Weight) -> float:
-        """What the gradients of pruned weights in `.grad` have to be multiplied with."""
+        """What faint gradients in `.grad` have to be multiplied with; 1 if there are none."""
         return 1 / FAINT if weight in self._faint else 1.0
 
     def full(self, weight: Weight) -> Tensor | None:
         """The gradient as the backward pass has computed it, pruned weights included."""
         grad = weight.grad
-        return grad if grad is None or weight not in self._faint else torch.where(weight.mask, grad, grad / FAINT)
+        if grad is None or weight not in self._faint:
+            return grad
+        return torch.where(weight.mask | (grad.abs() >= LIMIT), grad, grad / FAINT)
 
     def complete(self) -> None:
         """Called before a step: put back what was held aside in a type without room for faint numbers."""
@@ -135,16 +140,17 @@ class Gradients:
 
 
 def faint(grad: Tensor, mask: Tensor) -> Tensor:
-    """The gradient, with that of pruned weights multiplied with 2^-64."""
+    """The gradient, with that of pruned weights multiplied with 2^-90."""
     return torch.where(mask, grad, grad * FAINT)
 
 
-def restored(grad: Tensor, mask: Tensor, factor: Tensor) -> Tensor:
-    """The gradient, with that of pruned weights multiplied with a factor; 0 where that is not finite.
+def restored(grad: Tensor, mask: Tensor, faint: Tensor, ordinary: Tensor) -> Tensor:
+    """The gradient, with that of pruned weights multiplied with a factor for faint numbers or one for all others; 0
+    where that is not finite.
 
     The network does not depend on a pruned weight, so an overflow there is no reason to stop.
     """
-    more = factor * grad
+    more = grad * torch.where(grad.abs() < LIMIT, faint, ordinary)
     return torch.where(kept(mask), grad, torch.where(more.abs() < torch.inf, more, 0))
 
 

@@ -109,6 +109,7 @@ class Alone(Group):
 
     def __init__(self, weight: Weight) -> None:
         self.weights = [weight]
+        self._loaded: tuple[Tensor, Tensor] | None = None
         values, mask = weight.local.data, weight.bytes.data
         tensors = [tensor for each in weight.statistics.values() for tensor in each.elements.values()]
         tensors += [tensor for tensor in weight.slots.values() if tensor.ndim]
@@ -139,7 +140,15 @@ class Alone(Group):
 
     def load_grads(self) -> Tensor | None:
         grad = self.weights[0].grad
-        return None if grad is None else self.like(grad)
+        self._loaded = None if grad is None else (grad, self.like(grad))
+        return None if self._loaded is None else self._loaded[1]
+
+    def store_grads(self) -> None:
+        if self._loaded is not None:
+            grad, laid_out = self._loaded
+            if laid_out.data_ptr() != grad.data_ptr():  # in another order of memory than the weight
+                grad.copy_(laid_out.view(grad.shape))
+        self._loaded = None
 
     def zero(self) -> None:
         zero_pruned(self.values, self.mask)
