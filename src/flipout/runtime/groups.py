@@ -18,7 +18,7 @@ from ..numerics import rows_at_once, zero_all_pruned, zero_pruned
 from ..views import Listed
 from ..weights import Weight
 
-SMALL = 1 << 15
+SMALL = 1 << 14
 """Weights of up to this many elements are gathered. (Copying more takes longer than the calls that it saves.)"""
 
 LARGE = 1 << 20
