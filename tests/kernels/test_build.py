@@ -1,4 +1,4 @@
-"""The kernels are optional: what happens without a compiler, and that they stay inside of their memory."""
+"""The kernels are optional: what happens without a compiler, and that they stay within their memory."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_a_kernel_that_fails_after_some_groups_are_done(monkeypatch: pytest.Monk
 
 @contextmanager
 def interrupted_at(moment: int) -> Iterator[None]:
-    """Ctrl-C at a certain call, of Python or C, inside of the block."""
+    """Ctrl-C at a certain call, of Python or C, within the block."""
     calls = 0
 
     def count(frame: Any, event: str, argument: Any) -> None:

@@ -1,4 +1,4 @@
-"""What is done inside of `with pruner.expanded():` holds after it."""
+"""What is done within `with pruner.expanded():` holds after it."""
 
 from __future__ import annotations
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from ..weights import Weight
 from .base import Ranking, Units
-from .blocks import Blocks
-from .channels import Channels
+from .blocks import BlockUnits
+from .channels import ChannelUnits
 from .dead import DeadFirst, DeadWeights
 from .granularity import Granularity, GranularityChoice, Reduction, as_granularity
-from .patterns import Patterns
+from .patterns import PatternUnits
 
 __all__ = [
     "DeadFirst",
@@ -36,7 +36,7 @@ def units_for(granularity: Granularity, weights: Sequence[Weight], sparsity: flo
             "granularity='weight', or train with DistributedDataParallel"
         )
     if granularity.kind == "pattern":
-        return Patterns(weights, granularity, sparsity)
+        return PatternUnits(weights, granularity, sparsity)
     if granularity.kind == "channel":
-        return Channels(weights, granularity, per_layer=per_layer)
-    return Blocks(weights, granularity, per_layer=per_layer)
+        return ChannelUnits(weights, granularity, per_layer=per_layer)
+    return BlockUnits(weights, granularity, per_layer=per_layer)

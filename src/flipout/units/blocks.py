@@ -22,7 +22,7 @@ from .block_layout import Region, layout_of
 from .granularity import Granularity
 
 
-class Blocks(Units):
+class BlockUnits(Units):
     """Kernels, and blocks of rows and columns.
 
     Within a weight, units of one size form a region, which is ranked as a tensor of its own.
@@ -155,7 +155,7 @@ class UnitScores:
     weights of one layer, which have to be in memory anyway; otherwise those of the last layer.
     """
 
-    def __init__(self, units: Blocks, ranking: Ranking) -> None:
+    def __init__(self, units: BlockUnits, ranking: Ranking) -> None:
         self.units, self.ranking = units, ranking
         self._grids: dict[int, Tensor] = {}
         total = sum(math.prod(layout.grid) for layout in units.layouts)

@@ -21,7 +21,7 @@ from .channel_table import ChannelTable, positions_of_pairs, table_of_blocks, ta
 from .granularity import Granularity
 
 
-class Channels(Units):
+class ChannelUnits(Units):
     """Output channels through residual sums and concatenations, feed-forward features, and whole heads.
 
     Which channels belong together is found in the model: at once for transformers, and otherwise when the first
@@ -163,9 +163,9 @@ class Channels(Units):
             )
         return table
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Channels:
+    def __deepcopy__(self, memo: dict[int, Any]) -> ChannelUnits:
         """The copy belongs to the copied layers, and has no hook."""
-        new = Channels.__new__(Channels)
+        new = ChannelUnits.__new__(ChannelUnits)
         vars(new).update(vars(self))
         new.call = self.call.__deepcopy__(memo)
         new._weights = [memo.get(id(weight), weight) for weight in self._weights]

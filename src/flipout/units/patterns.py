@@ -23,7 +23,7 @@ CLOSE = 0.005
 """How far the sparsity may be from `1 - N/M`, which cannot always be written exactly."""
 
 
-class Patterns(Units):
+class PatternUnits(Units):
     """N of M along the inputs; for a convolution along the input channels, at each kernel position.
 
     All groups of M have the same number of weights: M at first, then M - 1, and so on down to N. An event keeps the
