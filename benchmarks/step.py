@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
@@ -50,11 +52,11 @@ class Ours:
         method: type[flipout.Gradual] = flipout.PaperFlipOut,
         *,
         pruned: bool = False,
-        compiled: bool = True,
+        compile: bool | Literal["auto"] = "auto",  # noqa: A002
     ) -> None:
         model = nn.ParameterList([nn.Parameter(weight.clone()) for weight in weights])
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
-        self.pruner = method(model, optimizer, sparsity=SPARSITY, steps=10**9, include="*", compile=compiled)
+        self.pruner = method(model, optimizer, sparsity=SPARSITY, steps=10**9, include="*", compile=compile)
         self.keep = round(self.pruner.prunable * (1 - SPARSITY))
         if pruned:
             prune_for_the_first_time(self.pruner)
@@ -130,10 +132,10 @@ def measure_many_small_layers(repetitions: int) -> Times:
     number, size = SMALL_LAYERS
     weights = [torch.randn(size, size) for _ in range(number)]
     ours = {
-        "magnitude": Ours(weights, flipout.GlobalMagnitude, pruned=True, compiled=False),
-        "flipout": Ours(weights, flipout.FlipOut, compiled=False),
-        "flipout_second_chances": Ours(weights, flipout.FlipOut, pruned=True, compiled=False),
-        "flipout_paper": Ours(weights, compiled=False),
+        "magnitude": Ours(weights, flipout.GlobalMagnitude, pruned=True, compile=False),
+        "flipout": Ours(weights, flipout.FlipOut, compile=False),
+        "flipout_second_chances": Ours(weights, flipout.FlipOut, pruned=True, compile=False),
+        "flipout_paper": Ours(weights, compile=False),
     }
     around: dict[str, Work] = {"sgd": plain_sgd(weights).step}
     around |= {name: each.around for name, each in ours.items()}

@@ -16,6 +16,7 @@ from .criteria import Criterion, is_elementwise
 from .events import Event, Progress, Selection, warn_of_dead_layers
 from .forms import Form, Hidden, SecondChances, as_second_chances
 from .graph.comparison import Example
+from .kernels.step_loops import available, fits
 from .modules import named_tensors
 from .problems import Capability, Need
 from .ranking import read_floor
@@ -77,8 +78,9 @@ class Pruner:
             own. `second_chances` is one.
         statistics: your own statistics by name, or known ones with other settings.
         seed: the seed of the statistic `uniform`, and of noise given as a number.
-        compile: run the work around a step under `torch.compile`. "auto" compiles if the run is long enough to repay
-            it, which depends on its steps and sizes alone.
+        compile: how the work around a step runs. "auto" uses loops in C for float32 weights on the CPU, and
+            `torch.compile` for what has none, if the run is long enough to repay that: it depends on steps and sizes
+            alone. True compiles everything, and False uses plain torch operations.
     """
 
     tracks: ClassVar[tuple[str, ...]] = ()
@@ -153,8 +155,9 @@ class Pruner:
         self._dead_layers: set[str] = set()
         self._progress = Progress(self._plan[-1].step if self._plan else 0, schedule.steps, problems.users_line())
         self._compile = compile
-        compiled = decide(compile, self.prunable if self._works_every_step() else 0, schedule.steps)
-        self.work = Work(self.weights, self.optimizer, self.noise, Kernels(compiled))
+        in_c = compile == "auto" and available() and all(fits(weight.local) for weight in self.weights)
+        compiled = decide(compile, self.prunable if self._works_every_step(in_c) else 0, schedule.steps)
+        self.work = Work(self.weights, self.optimizer, self.noise, Kernels(compiled, in_c))
         self.shrinker = Shrinker(self)
         at_once = self._plan[:1] and self._plan[0].step == 0
         self._at_once = guards.AtOnce(self.weights if at_once else (), self.optimizer)
@@ -359,9 +362,11 @@ class Pruner:
             if is_asked and (problem := problems.incompatibility(needs, capability, type(self).__name__, what)):
                 raise ValueError(problem)
 
-    def _works_every_step(self) -> bool:
+    def _works_every_step(self, in_c: bool) -> bool:
+        """Whether there is work around every step, beyond what loops in C do if they are used."""
         noisy = self.noise is not None and self.noise.scale > 0
-        return noisy or self.statistics.has_kernels() or type(self.form) is not Form
+        statistics, form = self.statistics.has_kernels(in_c), type(self.form)
+        return statistics or (form not in (Form, Hidden) if in_c else noisy or form is not Form)
 
     def _learns_pruned(self, weight: Weight) -> bool:
         """Whether something learns from the gradients of the pruned elements of a weight at the moment."""
@@ -381,7 +386,7 @@ class Pruner:
         shrunk = self.shrinker.saved()
         for guard in self.guards:
             guard.saving(self)
-        return save_state(self, self.work.kernels.compiled, shrunk)
+        return save_state(self, self.work.kernels, shrunk)
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> Self:
@@ -402,7 +407,7 @@ class Pruner:
             raise
         self._at_once.restore_pruned()
         if self._compile == "auto":
-            self.work.kernels = Kernels(state["compiled"])  # the same path gives the same bits
+            self.work.kernels = Kernels(state["compiled"], state["in_c"])  # the same path gives the same bits
         load_tensors(self, state)
         self._progress.finished = self.finished
         self._dead_layers = {weight.name for weight in self.weights if not weight.kept}
@@ -420,7 +425,7 @@ class Pruner:
         for name, value in vars(self).items():
             if name not in ("_hooks", "_farewell", "work"):  # which belong to the original
                 vars(new)[name] = copy.deepcopy(value, memo)
-        new.work = Work(new.weights, new.optimizer, new.noise, Kernels(self.work.kernels.compiled))
+        new.work = Work(new.weights, new.optimizer, new.noise, self.work.kernels.renewed())
         if self.attached:
             new._attach()
         return new

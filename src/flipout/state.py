@@ -18,6 +18,7 @@ from .events import Event
 from .host import Host
 from .plain_data import describe, difference
 from .problems import Need
+from .runtime.kernels import Kernels
 from .statistics import Statistic
 from .version import __version__
 from .views import on_any_rank
@@ -28,6 +29,7 @@ KINDS: dict[str, tuple[type, str]] = {
     "settings": (str, "a string"),
     "step": (int, "an integer"),
     "compiled": (bool, "a boolean"),
+    "in_c": (bool, "a boolean"),
     "masks": (Mapping, "a dict"),
     "statistics": (Mapping, "a dict"),
     "events": (str, "a string"),
@@ -41,13 +43,14 @@ OWN_COUNTS = frozenset[Need]({"whole network", "own prune", "own events"})
 """Methods with these needs may change masks without an event, or record events in their own way."""
 
 
-def save_state(pruner: Host, compiled: bool, shrunk: str) -> dict[str, Any]:
+def save_state(pruner: Host, kernels: Kernels, shrunk: str) -> dict[str, Any]:
     """Copy the state of a pruner."""
     return {
         "version": __version__,
         "settings": json.dumps(describe(pruner.settings())),
         "step": pruner.step,
-        "compiled": compiled,
+        "compiled": kernels.compiled,
+        "in_c": kernels.in_c,
         "events": json.dumps([event._asdict() for event in pruner.events]),
         "shrunk": shrunk,
         **_copy(tensors_of(pruner)),

@@ -24,7 +24,16 @@ pytestmark = pytest.mark.slow
 
 
 def run(*command: str) -> int:
-    done = subprocess.run([sys.executable, *command], env=ENVIRONMENT, capture_output=True, check=False, timeout=500)
+    """The exit code. What the processes print is on standard output, which pytest shows for a test that fails."""
+    done = subprocess.run(
+        [sys.executable, *command],
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+        timeout=500,
+    )
+    print(f"{command} ended with {done.returncode}:\n{done.stdout.decode(errors='replace')}")
     return done.returncode
 
 

@@ -37,6 +37,8 @@ def main(folder: Path, kill_at: int, resume: bool) -> None:
     assert prune.pruner is not None
     state = {"weights": training.model.state_dict(), "masks": prune.pruner.masks, "step": prune.pruner.step}
     torch.save(state, folder / f"{'resumed' if resume else 'whole'}-{training.args.process_index}.pt")
+    torch.distributed.barrier()  # a process that ends while the other still talks to it can fail the other
+    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

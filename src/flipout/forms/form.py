@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from ..events import Selection
+from ..kernels.step_loops import count_then, in_c, loop_of
 from ..numerics import zero_pruned
 from ..problems import Need
 from ..runtime.groups import Group
@@ -263,4 +264,8 @@ def _fused(
             first += count
         leaving(weight, mask, *tensors[:slots])
 
-    return settle
+    last = loop_of(leaving)
+    if last is not None and not kernels:
+        return in_c(last)(settle)
+    count = loop_of(kernels[0][0]) if len(kernels) == 1 else None
+    return settle if last is None or count is None else in_c(partial(count_then, count, last, every=every))(settle)

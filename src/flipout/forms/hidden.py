@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 
 from ..events import Selection
+from ..kernels import step_loops
+from ..kernels.step_loops import in_c
 from ..numerics import kept, masked, wide
 from ..problems import LongSecondChancesWarning, warn
 from ..runtime.gradients import restored
@@ -128,6 +130,7 @@ def as_second_chances(choice: SecondChances | bool | None) -> SecondChances | No
     return choice
 
 
+@in_c(step_loops.enter)
 def enter(weight: Tensor, mask: Tensor, values: Tensor, threshold: Tensor, ceiling: Tensor) -> None:
     """Replace what the network computes with by the hidden values of all weights, in place."""
     shown = wide(weight)
@@ -135,6 +138,7 @@ def enter(weight: Tensor, mask: Tensor, values: Tensor, threshold: Tensor, ceili
     weight.copy_(torch.where((shown != 0) & kept(mask), size.copysign_(shown), wide(values)))
 
 
+@in_c(step_loops.leave)
 def leave(weight: Tensor, mask: Tensor, values: Tensor, threshold: Tensor, ceiling: Tensor) -> None:
     """Replace the hidden values by what the network computes with, in place; `values` keeps what that does not show.
 
@@ -150,6 +154,7 @@ def leave(weight: Tensor, mask: Tensor, values: Tensor, threshold: Tensor, ceili
     weight.copy_(shown)
 
 
+@in_c(step_loops.limit_gradient)
 def limit_gradient(weight: Tensor, grad: Tensor, mask: Tensor, faint: Tensor, rate: Tensor, trust: Tensor) -> None:
     """Multiply the gradient of pruned weights with a rate, and shorten the gradient of each unit that is too long.
 
@@ -164,6 +169,7 @@ def limit_gradient(weight: Tensor, grad: Tensor, mask: Tensor, faint: Tensor, ra
     shorten(grad, scaled, _squares(wide(weight)).sqrt(), _squares(scaled).sqrt(), trust)
 
 
+@in_c(step_loops.scale_pruned)
 def scale_pruned(grad: Tensor, mask: Tensor, faint: Tensor, rate: Tensor) -> None:
     """Multiply the gradient of pruned weights with a rate."""
     grad.copy_(restored(wide(grad), mask, faint, rate))

@@ -20,6 +20,8 @@ LIBRARY = "_kernels.so"
 FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-fno-math-errno", "-ffp-contract=fast")
 GCC_FLAGS = ("-Wno-psabi", "-fno-tree-loop-distribute-patterns")
 """What clang does not know: copies of a few numbers stay loops, and do not become calls."""
+EXACT = ("-ffp-contract=off", "-fno-trapping-math", "-fno-strict-aliasing")
+"""For the loops around a step: each operation rounds once, as it does in torch."""
 X86 = {
     "avx2": ("-mavx2", "-mfma"),
     "avx512": ("-mavx2", "-mfma", "-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq"),
@@ -38,7 +40,7 @@ def compiler() -> list[str] | None:
 def build(target: Path, options: Sequence[str] = ()) -> str | None:
     """Build the kernels into a file; return None, or why that was not possible.
 
-    The layer is compiled once for each instruction set. A compiler that does not know them all builds the plain one.
+    The loops are compiled once for each instruction set. A compiler that does not know them all builds the plain one.
     """
     if (command := compiler()) is None:
         return "there is no C compiler (cc, gcc or clang)"
@@ -58,11 +60,14 @@ def build(target: Path, options: Sequence[str] = ()) -> str | None:
 
 def _build(command: list[str], target: Path, sets: dict[str, tuple[str, ...]], options: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        jobs = {name: ("layer.c", *more, f"-DINSTRUCTIONS={name}") for name, more in {"plain": (), **sets}.items()}
+        jobs: dict[str, tuple[str, ...]] = {}
+        for name, more in {"plain": (), **sets}.items():
+            jobs[name] = ("layer.c", *more, f"-DINSTRUCTIONS={name}")
+            jobs[f"{name}_step"] = ("step.c", *more, *EXACT, f"-DINSTRUCTIONS={name}_step")
         jobs |= {"kernels": ("kernels.c", *(["-DHAS_X86"] if sets else [])), "parallel": ("parallel.c",)}
         objects = [Path(folder) / f"{name}.o" for name in jobs]
-        for path, (source, *more) in zip(objects, jobs.values(), strict=True):
-            _run([*command, *FLAGS, *options, *more, "-c", str(SOURCES / source), "-o", str(path)])
+        for path, (source, *own) in zip(objects, jobs.values(), strict=True):
+            _run([*command, *FLAGS, *options, *own, "-c", str(SOURCES / source), "-o", str(path)])
         library = Path(folder) / target.name
         _run([*command, "-shared", *options, "-o", str(library), *map(str, objects), "-lpthread", "-lm"])
         # A process may have the old file loaded: it keeps it, because this is a new file in its place.

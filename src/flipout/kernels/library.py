@@ -70,6 +70,8 @@ class Kernels:
         self._gather.argtypes, self._gather.restype = (c_void_p, c_void_p, c_void_p, c_int64), c_int
         self._choose = library.flipout_choose
         self._choose.argtypes, self._choose.restype = (c_char_p,), c_int
+        self.step_loop = library.flipout_step
+        self.step_loop.argtypes, self.step_loop.restype = (c_void_p, c_int), None
         self._team = library.flipout_team
         self._team.argtypes, self._team.restype = (c_void_p,), None
         self.use_threads_of_torch(True)

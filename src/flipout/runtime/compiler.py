@@ -28,7 +28,10 @@ SECONDS = 30.0
 
 
 def decide(choice: Compile, weights: int, steps: int) -> bool:
-    """Whether to compile. "auto" depends on the number of weights with work to do and the number of steps alone."""
+    """Whether to compile. "auto" depends on the number of weights with work to do and the number of steps alone.
+
+    The work of loops in C does not count.
+    """
     if choice not in (True, False, "auto"):
         raise ValueError(f"compile is {choice!r}; give True, False or 'auto'")
     return bool(choice) if choice != "auto" else (EAGER - COMPILED) * weights * int(steps) > 2 * SECONDS

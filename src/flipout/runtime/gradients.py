@@ -17,10 +17,11 @@ from torch import Tensor
 from torch.autograd.graph import Node
 from torch.utils.hooks import RemovableHandle
 
-from ..numerics import kept, masked
+from ..numerics import kept
 from ..views.dtensors import has_layout_of, local_of
 from ..weights import Weight
 from .compiler import never_traced
+from .groups import zero_in_place
 
 FAINT, LIMIT = 2.0**-90, 2.0**-66
 """What gradients of pruned weights are multiplied with, and the size from which on a number is not faint: that of a
@@ -124,7 +125,7 @@ class Gradients:
                     aside, held = torch.where(mask, 0, local.float()), gradients._held_for(weight)
                     gradients._held[weight] = weakref.ref(grad), aside if held is None else held + aside
                 if not learned(weight) or local.dtype == torch.float16:
-                    local.copy_(masked(local, mask.view(torch.uint8)))
+                    zero_in_place(local, mask.view(torch.uint8))
                 elif weight not in gradients._faint or weight in gradients._held:
                     # FSDP2 sets the gradient of a shard without a backward pass through it, and a parameter that was
                     # moved has another node: what came before stands in it as a faint number, which is lost in the new

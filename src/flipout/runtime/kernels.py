@@ -1,4 +1,4 @@
-"""Running kernels on groups of weights: compiled into one loop, or block by block in eager mode."""
+"""Running kernels on groups of weights: as loops in C, compiled into one loop, or block by block in eager mode."""
 
 from __future__ import annotations
 
@@ -13,19 +13,32 @@ import torch
 from torch import Tensor
 
 from ..criteria import is_elementwise
+from ..kernels import step_loops
+from ..numerics import zero_pruned
 from ..statistics.base import Reader
 from ..weights import Weight
 from .compiler import compiled, failures
 from .groups import Alone, Group
 from .scoring import unchanged
 
+step_loops.in_c(step_loops.zero_pruned)(zero_pruned)  # not declared there: mathematics knows no other room
+
 
 class Kernels:
-    """Runs the elementwise work of a pruner."""
+    """Runs the elementwise work of a pruner.
 
-    def __init__(self, compile: bool) -> None:  # noqa: A002
-        self._compile = compile
+    Args:
+        compile: whether `torch.compile` makes one loop of each kernel.
+        in_c: whether kernels that have a loop in C use it.
+    """
+
+    def __init__(self, compile: bool, in_c: bool = False) -> None:  # noqa: A002
+        self._compile, self.in_c = compile, in_c and step_loops.available()
         self._numbers: dict[tuple[float, torch.device], Tensor] = {}
+
+    def renewed(self) -> Kernels:
+        """Kernels of the same kind that hold nothing."""
+        return Kernels(self.compiled, self.in_c)
 
     @property
     def compiled(self) -> bool:
@@ -34,11 +47,19 @@ class Kernels:
 
     def run(self, kernel: Callable[..., None], group: Group, *tensors: Tensor) -> None:
         """Run a kernel on tensors of a group. Those without dimensions are numbers for all elements."""
+        if (loop := self.loop(kernel, *tensors)) is not None:
+            loop(*tensors)
+            return
         if self.compiles(kernel, group):
             compiled(kernel, *group.kind)(*tensors)
             return
         for block in group.blocks:
             kernel(*(tensor[block] if tensor.ndim else tensor for tensor in tensors))
+
+    def loop(self, kernel: Callable[..., Any], *tensors: Tensor) -> Callable[..., Any] | None:
+        """The loop in C that computes what a kernel computes on some tensors; None if there is none for them."""
+        loop = step_loops.loop_of(kernel) if self.in_c else None
+        return loop if loop is not None and step_loops.fits(*tensors) else None
 
     def compiles(self, kernel: Callable[..., Any], group: Group) -> bool:
         """Whether a kernel runs compiled on a group: a function of a module does."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Literal
@@ -10,6 +11,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ..kernels import step_loops
+from ..kernels.step_loops import in_c
 from ..numerics import masked, wide
 from ..problems import DivergenceWarning, warn
 from ..random_numbers import key, normal_at
@@ -111,21 +114,34 @@ def add_noise(
     starts, offsets = group.numbering
     keys = [key("normal", noise.seed, step, weight.number) for weight in group.weights]
     pruned = "hidden" if hidden else "masked"
-    if isinstance(group, Alone) and group.weights[0].view.positions.whole and kernels.compiles(perturb, group):
+    plain = offsets.ndim == 1 and starts.numel() == len(grads)  # a number for each row, and one for each column
+    loop = kernels.loop(perturb_by, grads, group.mask, starts, offsets) if plain else None
+    whole = isinstance(group, Alone) and group.weights[0].view.positions.whole
+    if loop is None and whole and kernels.compiles(perturb, group):
         run = compiled(perturb, *group.kind, noise.relative_to, pruned)
         run(group.values, grads, group.mask, starts, offsets, *keys[0], size, noise.relative_to, pruned)
         return
-    sigma = group.spread(size * deviations(noise, kernels, group, grads))
-    if isinstance(group, Gathered):
-        factor, addend = (
-            group.spread(torch.tensor(numbers, dtype=torch.int32, device="cpu").to(grads.device))
-            for numbers in zip(*keys, strict=True)
-        )
+    sigma: Tensor | float
+    if loop is not None and whole:  # without operations on small tensors, which take as long
+        relative = group.values if noise.relative_to == "weight" else grads
+        sigma = size.item() * math.sqrt(step_loops.sum_of_squares(relative, group.mask) / group.weights[0].size)
+    else:
+        sigma = group.spread(size * deviations(noise, kernels, group, grads))
+    factor, addend = keys[0] if isinstance(group, Alone) else _spread_keys(group, keys)
+    if loop is not None:
+        loop(grads, group.mask, starts, offsets, factor, addend, sigma, pruned)
+    elif isinstance(group, Gathered):
         run = compiled(perturb_by, *group.kind, pruned) if kernels.compiles(perturb_by, group) else perturb_by
         run(grads, group.mask, starts, offsets, factor, addend, sigma, pruned)
-        return
-    for block in group.blocks:
-        perturb_by(grads[block], group.mask[block], starts[block], offsets, *keys[0], sigma, pruned)
+    else:
+        for block in group.blocks:
+            perturb_by(grads[block], group.mask[block], starts[block], offsets, factor, addend, sigma, pruned)
+
+
+def _spread_keys(group: Group, keys: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+    """The factor and the addend of the weight that each row belongs to."""
+    factors, addends = torch.tensor(keys, dtype=torch.int32, device="cpu").to(group.values.device).unbind(1)
+    return group.spread(factors), group.spread(addends)
 
 
 def deviations(noise: GradientNoise, kernels: Kernels, group: Group, grads: Tensor) -> Tensor:
@@ -137,7 +153,9 @@ def deviations(noise: GradientNoise, kernels: Kernels, group: Group, grads: Tens
     if view.key is not None:  # a shard: in float64, because ranks add up their sums in another order than one would
         total = view.sum(masked(wide(relative), group.mask).square().double().sum()).view(1)
         return (total / view.size).sqrt().to(wide(relative).dtype)
-    if isinstance(group, Alone):
+    if (loop := kernels.loop(squares_of_rows, relative, group.mask)) is not None:
+        squares = group.sums_of_rows(loop(relative, group.mask))
+    elif isinstance(group, Alone):
         squares = masked(wide(relative), group.mask).square().sum().view(1)
     elif kernels.compiles(squares_of_rows, group):
         squares = group.sums_of_rows(compiled(squares_of_rows, *group.kind)(relative, group.mask))
@@ -147,6 +165,7 @@ def deviations(noise: GradientNoise, kernels: Kernels, group: Group, grads: Tens
     return (squares / group.sizes.to(squares.dtype)).sqrt()
 
 
+@in_c(step_loops.squares_of_rows)
 def squares_of_rows(relative: Tensor, mask: Tensor) -> Tensor:
     """The sum of the squares of what is kept in each row."""
     return masked(wide(relative), mask).square().sum(1)
@@ -170,6 +189,7 @@ def perturb(
     perturb_by(grad, mask, starts, offsets, factor, addend, sigma, pruned)
 
 
+@in_c(step_loops.perturb_by)
 def perturb_by(
     grad: Tensor,
     mask: Tensor,
@@ -177,7 +197,7 @@ def perturb_by(
     offsets: Tensor,
     factor: int | Tensor,
     addend: int | Tensor,
-    sigma: Tensor,
+    sigma: Tensor | float,
     pruned: str,
 ) -> None:
     """Noise of a known deviation. `starts` and `offsets` number the elements: see `Positions`."""

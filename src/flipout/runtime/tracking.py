@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from ..criteria import Criterion, statistics_of
+from ..kernels.step_loops import loop_of
 from ..problems import Need
 from ..statistics import STATISTICS, Place, Statistic
 from ..statistics.values import fan_in_of
@@ -115,8 +116,10 @@ class Statistics(Mapping[str, dict[str, Tensor]]):
         kinds = [type(statistic) for statistic in self._weights[0].statistics.values()]
         return any(cls.gradient == "unmasked" and not (cls.only_for_prunings and finished) for cls in kinds)
 
-    def has_kernels(self) -> bool:
-        return any(statistic.kernel is not None for statistic in self._weights[0].statistics.values())
+    def has_kernels(self, in_c: bool) -> bool:
+        """Whether statistics have kernels, or with `in_c`: kernels without a loop in C."""
+        kernels = [statistic.kernel for statistic in self._weights[0].statistics.values()]
+        return any(kernel is not None and not (in_c and loop_of(kernel)) for kernel in kernels)
 
     def needs(self) -> dict[Need, str]:
         """What the statistics are incompatible with."""

@@ -33,7 +33,7 @@ class Work:
 
     def forget(self) -> None:
         """Tensors were replaced."""
-        self.kernels = Kernels(self.kernels.compiled)
+        self.kernels = self.kernels.renewed()
         self.groups.forget()
 
 

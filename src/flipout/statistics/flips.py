@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
+from ..kernels import step_loops
+from ..kernels.step_loops import in_c
 from ..numerics import wide
 from .base import Kernel, Place, Reader, Statistic
 
@@ -21,6 +23,7 @@ WINDOWS = 8
 """Counts that fade do so this many times in a horizon."""
 
 
+@in_c(step_loops.count_changes)
 def count_changes(weight: Tensor, mask: Tensor, low: Tensor, high: Tensor) -> None:
     """The kernel: count the signs that a step has changed."""
     add_changes(weight, mask, low, high, 1)
@@ -32,6 +35,7 @@ def read_counts(weight: Tensor, low: Tensor, high: Tensor) -> Tensor:
     return (bits - (bits * (1 / 64)).floor() * 64) * 256 + low.float()
 
 
+@in_c(partial(step_loops.count_changes, amount=PARTS))
 def count_in_parts(weight: Tensor, mask: Tensor, low: Tensor, high: Tensor) -> None:
     """The kernel of counts that fade."""
     add_changes(weight, mask, low, high, 64)
@@ -110,6 +114,7 @@ def count_and_fade(factor: int) -> Kernel:
     It is integer arithmetic, which is the same on every device.
     """
 
+    @in_c(partial(step_loops.count_changes, amount=PARTS, fade=factor))
     def kernel(weight: Tensor, mask: Tensor, low: Tensor, high: Tensor) -> None:
         add_changes(weight, mask, low, high, 64)
         count = (count_of(low, high) * factor + 32_768) >> 16

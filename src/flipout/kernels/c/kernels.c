@@ -6,31 +6,37 @@
 #include <string.h>
 
 #include "parallel.h"
+#include "step.h"
 
-/* layer.c, compiled for each instruction set. */
+/* layer.c and step.c, compiled for each instruction set. */
 extern const Kernels plain;
+extern StepLoop *const plain_step[];
 #ifdef HAS_X86
 extern const Kernels avx2, avx512;
+extern StepLoop *const avx2_step[], *const avx512_step[];
 #endif
 
 static const struct {
     const char *name;
     const Kernels *kernels;
+    StepLoop *const *loops;
 } all[] = {
-    {"plain", &plain},
+    {"plain", &plain, plain_step},
 #ifdef HAS_X86
-    {"avx2", &avx2},
-    {"avx512", &avx512},
+    {"avx2", &avx2, avx2_step},
+    {"avx512", &avx512, avx512_step},
 #endif
 };
 
 static const Kernels *chosen = &plain;
+static StepLoop *const *chosen_loops = plain_step;
 
 /* Choose an instruction set by name; return whether the library was built for it. The caller knows what the machine has. */
 int flipout_choose(const char *name) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!strcmp(name, all[i].name)) {
             chosen = all[i].kernels;
+            chosen_loops = all[i].loops;
             return 1;
         }
     return 0;
@@ -39,6 +45,9 @@ int flipout_choose(const char *name) {
 int64_t flipout_scratch_size(const Call *call) { return chosen->scratch_size(call); }
 
 void flipout_run(const Call *call) { chosen->run(call); }
+
+/* Run one of the loops around a step, by its number in step.h. */
+void flipout_step(Step *step, int loop) { chosen_loops[loop](step); }
 
 /* values[k] = dense[positions[k]]; return whether all are finite. */
 int flipout_gather(float *values, const float *dense, const int64_t *positions, int64_t count) {
