@@ -52,6 +52,8 @@ class SparseComputation:
             return None
         weight, bias = layer.weight, layer.bias
         assert isinstance(weight, Tensor)
+        if torch._C._are_functorch_transforms_active():
+            return None  # torch.func, which also asks for second derivatives
         if type(x) is not Tensor or x.device.type != "cpu" or x.layout != torch.strided:
             return None
         images = as_images(layer, x)
