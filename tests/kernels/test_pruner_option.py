@@ -225,6 +225,17 @@ def test_a_training_in_half_precision_is_dense_and_that_is_said_once() -> None:
     assert [each.category for each in said].count(SparseKernelsWarning) == 1
 
 
+def test_another_device_is_computed_densely_and_that_is_said_once() -> None:
+    parts = pruned(True)
+    train(parts, 0, 12)
+    model = parts[0].eval().to("meta")
+    with pytest.warns(SparseKernelsWarning, match="meta"):
+        model(batch(0)[0].to("meta"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SparseKernelsWarning)
+        model(batch(0)[0].to("meta"))
+
+
 def test_functional_transforms_compute_densely() -> None:
     parts = pruned(True)
     train(parts, 0, 12)
