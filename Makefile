@@ -55,7 +55,7 @@ bench: .venv/everything ## measure what pruning costs; about five minutes
 bench-train: .venv/everything ## measure whole trainings, dense and shrunk, on CIFAR-10; about fifteen minutes on two cores
 	$(BIN)/python -m benchmarks.shrinking
 
-bench-zeros: .venv/everything ## measure what scattered zeros are worth on a CPU; about forty minutes on two idle cores
+bench-zeros: .venv/everything ## measure what scattered zeros are worth on a CPU; about fifteen minutes on two idle cores
 	$(BIN)/python -m benchmarks.zeros
 
 bench-export: .venv/everything ## measure exported networks on CIFAR-10; about fifteen minutes

@@ -54,7 +54,9 @@ FLOOR = {"vgg19-0.999": 256}
 class Training:
     """One training, dense or pruned, timed step by step."""
 
-    def __init__(self, network: str, width: float, method: str, sparsity: float, steps: int, *, shrinks: bool) -> None:
+    def __init__(
+        self, network: str, width: float, method: str, sparsity: float, steps: int, *, shrinks: bool, **options: Any
+    ) -> None:
         torch.manual_seed(0)
         self.model = build(network, width=width)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4, fused=True)
@@ -69,7 +71,7 @@ class Training:
         end = EARLY_END if early else 0.5
         chances = flipout.SecondChances() if method == "default" else None
         floor = FLOOR.get(f"{network}-{sparsity}", 0) if width == 1 else 0
-        options: dict[str, Any] = {"end": end, "second_chances": chances, "floor": floor}
+        options |= {"end": end, "second_chances": chances, "floor": floor}
         options["compile"] = True  # as in a long training
         self.pruner = flipout.FlipOut(self.model, self.optimizer, sparsity=sparsity, steps=steps, **options)
         plan = flipout.Geometric(sparsity, REAL_STEPS, window=(0.05, end)).plan(10**6)
@@ -84,6 +86,10 @@ class Training:
         self.optimizer.step()
         self.optimizer.zero_grad()
         return time.perf_counter() - start - sum(self.pruning_seconds[prunings:])
+
+    def is_timed(self, number: int) -> bool:
+        """Whether a step is timed against the dense network."""
+        return number % TIMED == 0
 
     def shrink(self, images: Tensor) -> bool:
         """Shrink the network if that pays."""
@@ -138,7 +144,9 @@ def train(
         if is_new:  # the first pass of a network of a new size takes longer
             nn.functional.cross_entropy(training.model(images), labels).backward()
             training.optimizer.zero_grad()
-        if number and (is_new or number % TIMED == 0):  # not the first step, in which the work around it is compiled
+        if number and (
+            is_new or training.is_timed(number)
+        ):  # not the first step, in which the work around it is compiled
             dense_seconds.append(dense.step(images, labels))
             training.ratios[number] = training.step(images, labels) / dense_seconds[-1]
             ratio, place = training.ratios[number], f"step {number + 1} of {training.steps}"

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import gc
+import os
+import tempfile
 import warnings
 
 import hypothesis
 import pytest
 
+CACHE = pytest.StashKey["tempfile.TemporaryDirectory[str]"]()
+
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.stash[CACHE] = tempfile.TemporaryDirectory()
+    os.environ["FLIPOUT_CACHE"] = config.stash[CACHE].name  # speeds that tests measure are not the user's
     hypothesis.settings.register_profile("without deadline", deadline=None)  # no test may depend on the time it takes
     hypothesis.settings.load_profile("without deadline")
     for name in ("UnfinishedWarning", "DeadLayerWarning"):
         config.addinivalue_line("filterwarnings", f"ignore::flipout.{name}")
     config.addinivalue_line("filterwarnings", "ignore::flipout.kernels.MissingKernelsWarning")  # without a compiler
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    config.stash[CACHE].cleanup()
 
 
 def pytest_sessionfinish() -> None:

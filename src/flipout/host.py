@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from .criteria import Criterion
 from .events import Event
 from .forms import Form
+from .kernels import DenseLayers
 from .problems import Need
 from .runtime.tracking import Statistics
 from .runtime.work import Work
@@ -33,6 +34,7 @@ class Host(Protocol):
     statistics: Statistics
     work: Work
     events: list[Event]
+    sparse_kernels: DenseLayers
     check_ranks: bool
 
     @property

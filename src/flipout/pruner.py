@@ -16,6 +16,7 @@ from .criteria import Criterion, is_elementwise
 from .events import Event, Progress, Selection, warn_of_dead_layers
 from .forms import Form, Hidden, SecondChances, as_second_chances
 from .graph.comparison import Example
+from .kernels import SparseKernelsChoice, as_sparse_kernels
 from .kernels.step_loops import available, fits
 from .modules import named_tensors
 from .problems import Capability, Need
@@ -81,6 +82,8 @@ class Pruner:
         compile: how the work around a step runs. "auto" uses loops in C for float32 weights on the CPU, and
             `torch.compile` for what has none, if the run is long enough to repay that: it depends on steps and sizes
             alone. True compiles everything, and False uses plain torch operations.
+        sparse_kernels: compute layers that are sparse enough with their kept weights only, by kernels in C for float32
+            on the CPU. True warns where that is not possible, "auto" does not. See `flipout.kernels`.
     """
 
     tracks: ClassVar[tuple[str, ...]] = ()
@@ -116,6 +119,7 @@ class Pruner:
         statistics: Mapping[str, StatisticMaker] | None = None,
         seed: int = 0,
         compile: Compile = "auto",  # noqa: A002
+        sparse_kernels: SparseKernelsChoice = False,
     ) -> None:
         if torch.is_inference_mode_enabled():
             raise RuntimeError("a pruner cannot be attached under torch.inference_mode(); attach it outside of it")
@@ -158,7 +162,7 @@ class Pruner:
         in_c = compile == "auto" and available() and all(fits(weight.local) for weight in self.weights)
         compiled = decide(compile, self.prunable if self._works_every_step(in_c) else 0, schedule.steps)
         self.work = Work(self.weights, self.optimizer, self.noise, Kernels(compiled, in_c))
-        self.shrinker = Shrinker(self)
+        self.shrinker, self.sparse_kernels = Shrinker(self), as_sparse_kernels(sparse_kernels)
         at_once = self._plan[:1] and self._plan[0].step == 0
         self._at_once = guards.AtOnce(self.weights if at_once else (), self.optimizer)
         self.guards: list[guards.Guard] = [guards.Ranks()]  # the only one that sees a pruning at step 0
@@ -185,6 +189,7 @@ class Pruner:
         self._hooks = StepHooks(self.optimizer, self._before_step, self._after_step, self._abandon_step)
         self.work.watch(weakly(self._learns_pruned))
         self.shrinker.attach()
+        self.sparse_kernels.attach(self)
         self.dead.watch(self.model)
         self.units.watch(self.model)
         self._farewell = weakref.finalize(self, guards.warn_at_the_end, self._progress, weakref.ref(self))
@@ -195,7 +200,8 @@ class Pruner:
         A shrunk network is expanded.
         """
         if attachments.discard(self):
-            for attached in (self.shrinker, self._hooks, self.work.gradients, self.dead, self.units):
+            beside = self.sparse_kernels, self.shrinker, self.dead, self.units
+            for attached in (*beside, self._hooks, self.work.gradients):
                 attached.remove()
             self._farewell.detach()
             self._progress.warn()
@@ -229,6 +235,7 @@ class Pruner:
         self.stepped()
         self._prune_due()
         self.shrinker.after_step()
+        self.sparse_kernels.update()
 
     def _abandon_step(self) -> None:
         """A step has failed, or is about to compute its gradients again."""
@@ -414,6 +421,7 @@ class Pruner:
         for guard in self.guards:
             guard.loaded(self)
         self.shrinker.load(state["shrunk"])
+        self.sparse_kernels.load(state["sparse_kernels"])
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .events import Event
 from .host import Host
+from .kernels import read_saved
 from .plain_data import describe, difference
 from .problems import Need
 from .runtime.kernels import Kernels
@@ -36,6 +37,7 @@ KINDS: dict[str, tuple[type, str]] = {
     "form": (Mapping, "a dict"),
     "extra": (Mapping, "a dict"),
     "shrunk": (str, "a string"),
+    "sparse_kernels": (str, "a string"),
 }
 """What a state consists of."""
 
@@ -53,6 +55,7 @@ def save_state(pruner: Host, kernels: Kernels, shrunk: str) -> dict[str, Any]:
         "in_c": kernels.in_c,
         "events": json.dumps([event._asdict() for event in pruner.events]),
         "shrunk": shrunk,
+        "sparse_kernels": pruner.sparse_kernels.saved(),
         **_copy(tensors_of(pruner)),
     }
 
@@ -97,6 +100,7 @@ def check_state(pruner: Host, state: Mapping[str, Any]) -> None:
         raise ValueError(f"`step` of the state is {state['step']}; it must be at least 0")
     if len(events := read_events(state["events"])) > len(pruner.plan()):
         raise ValueError(f"the state has {len(events)} pruning events, but {len(pruner.plan())} are planned")
+    read_saved(state["sparse_kernels"])
     for key, here in tensors_of(pruner).items():
         _check_tensors(key, state[key], here)
     _check_masks(pruner, state["masks"], events)

@@ -67,6 +67,7 @@ RESULT_FORMAT = _format(
     flips=dict[str, _format(kept=list[int], pruned=list[int])] | None,  # type: ignore[misc]
     aim=Shots | None,
     shrinks=list[_format(step=int, weights=int, share=float)],  # type: ignore[misc]
+    sparse_layers=(list[str], []),
     multiply_adds=MultiplyAdds,
 )
 GRID_FORMAT: Any = _format(title=str, parts=dict[str, list[str]])

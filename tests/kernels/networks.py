@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 import flipout
-from flipout.kernels import SparseKernels
 from flipout.kernels.speed_table import SpeedTable
 
 
@@ -33,23 +32,29 @@ class ConvNet(nn.Module):
 class EveryDensity(SpeedTable):
     """A table by which sparse kernels are always faster."""
 
+    def __init__(self) -> None:
+        super().__init__({"any": 1.0})
+
     def measure(self, seen: Any, *, all_gradients: bool) -> str:
-        self.densities["any"] = 1.0
         return "any"
 
 
 def pruned(sparse: bool, *, method: Any = flipout.GlobalMagnitude, seed: int = 0, **options: Any) -> Any:
-    """A network, its optimizer, its pruner and, if asked for, its sparse kernels."""
+    """A network, its optimizer, its pruner and its sparse kernels, if asked for."""
     torch.manual_seed(seed)
     model = ConvNet()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
     schedule = flipout.Geometric(0.8, 12, prunings=4, window=(0.1, 0.7))
-    pruner = method(model, optimizer, sparsity=0.8, steps=12, schedule=schedule, compile=False, **options)
-    kernels = None
-    if sparse:
-        kernels = SparseKernels(pruner)
-        kernels.table = EveryDensity()
-    return model, optimizer, pruner, kernels
+    options = {"sparsity": 0.8, "steps": 12, "schedule": schedule, "compile": False, **options}
+    pruner = method(model, optimizer, sparse_kernels=sparse, **options)
+    return model, optimizer, pruner, on_every_density(pruner)
+
+
+def on_every_density(pruner: flipout.Pruner) -> Any:
+    """Let all layers be sparse, whatever their speed; return the kernels."""
+    kernels: Any = pruner.sparse_kernels
+    kernels.table = EveryDensity()
+    return kernels
 
 
 def batch(number: int, images: int = 6, size: int = 9) -> tuple[Tensor, Tensor]:

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
+import gc
 import io
 import pickle
 import warnings
+import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, fx, nn
 
 import flipout
-from flipout.kernels import SparseKernels, SparseKernelsWarning
+from flipout.kernels import SparseKernelsWarning, read_saved
 from flipout.kernels.sparse_modules import Seen, convolution_of
 from flipout.kernels.speed_table import DENSITIES, SpeedTable
 
-from .networks import ConvNet, EveryDensity, batch, pruned, step
+from .networks import ConvNet, batch, on_every_density, pruned, step
 
 LAYERS = ["first.weight", "second.weight", "third.weight", "line.weight", "head.weight"]
 
 
-def trained(sparse: bool, steps: int = 12, **options: Any) -> tuple[Any, ...]:
+class Trained(NamedTuple):
+    model: Any
+    optimizer: Any
+    pruner: Any
+    kernels: Any
+    losses: list[float]
+
+
+def trained(sparse: bool, steps: int = 12, **options: Any) -> Trained:
     model, optimizer, pruner, kernels = pruned(sparse, **options)
     losses = [step(model, optimizer, number) for number in range(steps)]
-    return model, optimizer, pruner, kernels, losses
+    return Trained(model, optimizer, pruner, kernels, losses)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +50,7 @@ def trained(sparse: bool, steps: int = 12, **options: Any) -> tuple[Any, ...]:
 )
 def test_a_training_is_the_same_up_to_rounding(method: Any, options: dict[str, Any]) -> None:
     dense, sparse = (trained(kind, method=method, **options) for kind in (False, True))
-    assert sparse[3].sparse_layers == LAYERS
+    assert sparse[3].layers == LAYERS
     assert sparse[-1] == pytest.approx(dense[-1], rel=1e-3)
     for name, mask in dense[2].masks.items():
         assert torch.equal(mask, sparse[2].masks[name])
@@ -50,7 +59,8 @@ def test_a_training_is_the_same_up_to_rounding(method: Any, options: dict[str, A
 
 
 def test_gradients_of_pruned_weights_are_zero_and_those_of_kept_ones_are_the_dense_ones() -> None:
-    model, _, pruner, kernels, _ = trained(True)
+    run = trained(True)
+    model, pruner, kernels = run.model, run.pruner, run.kernels
     plain = copy.deepcopy(model)
     x, y = batch(99)
     for network in (model, plain):
@@ -61,27 +71,28 @@ def test_gradients_of_pruned_weights_are_zero_and_those_of_kept_ones_are_the_den
         assert dense is not None
         assert not gradient[~mask].any()
         torch.testing.assert_close(gradient[mask], dense[mask], rtol=1e-3, atol=1e-5)
-    assert kernels.sparse_layers == LAYERS
+    assert kernels.layers == LAYERS
 
 
 def test_the_model_stays_the_users() -> None:
-    model, _, _, kernels, _ = trained(True)
+    run = trained(True)
+    model, pruner = run.model, run.pruner
     assert [name for name, _ in model.named_parameters()] == [name for name, _ in ConvNet().named_parameters()]
     assert list(model.state_dict()) == list(ConvNet().state_dict())
     assert isinstance(model.first, nn.Conv2d)
     assert isinstance(model.line, nn.Conv1d)
     assert isinstance(model.head, nn.Linear)
     first, weight = model.first, model.first.weight
-    kernels.remove()
+    pruner.remove()
     assert model.first is first
     assert model.first.weight is weight
     assert type(model.first) is nn.Conv2d
     assert vars(model.first).keys() == vars(nn.Conv2d(1, 1, 1)).keys()
-    kernels.remove()
 
 
 def test_copies_and_pickles_are_ordinary_layers() -> None:
-    model, _, _, _, _ = trained(True)
+    run = trained(True)
+    model = run.model
     x, _ = batch(5)
     file = io.BytesIO()
     torch.save(model, file)
@@ -96,29 +107,30 @@ def test_copies_and_pickles_are_ordinary_layers() -> None:
 
 
 def test_a_resumed_training_has_the_same_bits() -> None:
-    model, _, _, kernels, _ = trained(True)
+    run = trained(True)
+    model, kernels = run.model, run.kernels
     first = trained(True, steps=5)
-    saved = [each.state_dict() for each in first[:4]]
+    saved = [each.state_dict() for each in first[:3]]
     file = io.BytesIO()
     torch.save(saved, file)
     file.seek(0)
     other = pruned(True, seed=1)
-    for each, state in zip(other, torch.load(file, weights_only=True), strict=True):
+    for each, state in zip(other[:3], torch.load(file, weights_only=True), strict=True):
         each.load_state_dict(state)
-    assert other[3].sparse_layers == first[3].sparse_layers
+    assert other[3].layers == first[3].layers
     for number in range(5, 12):
         step(other[0], other[1], number)
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, other[0].state_dict()[name]), name
-    assert other[3].sparse_layers == kernels.sparse_layers
+    assert other[3].layers == kernels.layers
 
 
 def test_a_table_decides_which_layers_are_sparse() -> None:
     model, optimizer, pruner, kernels = pruned(True)
     kernels.table = SpeedTable()
     step(model, optimizer, 0)
-    assert kernels.sparse_layers == []
-    keys = kernels.state_dict()["keys"]
+    assert kernels.layers == []
+    keys = read_saved(pruner.state_dict()["sparse_kernels"]).keys
     assert set(keys) == set(LAYERS)
     assert set(kernels.table.densities.values()) <= {0.0, *DENSITIES}
     kernels.table.densities = dict.fromkeys(kernels.table.densities, 0.0)
@@ -126,33 +138,38 @@ def test_a_table_decides_which_layers_are_sparse() -> None:
     for number in range(1, 12):
         step(model, optimizer, number)
         density = float(pruner.masks["second.weight"].float().mean())
-        assert kernels.sparse_layers == (["second.weight"] if density <= 0.3 else [])
+        assert kernels.layers == (["second.weight"] if density <= 0.3 else [])
 
 
-def test_a_given_table_is_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_of_a_state_is_not_measured_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     model, optimizer, pruner, kernels = pruned(True)
     kernels.table = SpeedTable()
     step(model, optimizer, 0)
-    table = kernels.table.densities
-    kernels.remove()
+    state = pruner.state_dict()
+    monkeypatch.setattr("flipout.kernels.machine_memory._known", {})
+    monkeypatch.setenv("FLIPOUT_CACHE", str(tmp_path))
     monkeypatch.setattr("flipout.kernels.speed_table.highest_density", None)
-    again = SparseKernels(pruner, table=table)
+    model, optimizer, pruner, again = pruned(True)
+    pruner.load_state_dict(state)
     step(model, optimizer, 1)
-    assert again.table.densities == table
+    assert again.table.densities == kernels.table.densities
 
 
-def test_a_layer_that_is_never_fast_enough_has_density_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_that_is_never_fast_enough_has_density_zero(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen = Seen(convolution_of(nn.Conv2d(2, 2, 3), (5, 5)), 1, True, False)
     for faster, expected in ((lambda *_: False, 0.0), (lambda *_: True, DENSITIES[-1])):
+        monkeypatch.setattr("flipout.kernels.machine_memory._known", {})
+        monkeypatch.setenv("FLIPOUT_CACHE", str(tmp_path / str(expected)))
         monkeypatch.setattr("flipout.kernels.speed_table.Trial.is_faster", faster)
         table = SpeedTable()
         assert table.densities[table.measure(seen, all_gradients=False)] == expected
 
 
 def test_with_second_chances_all_gradients_are_computed() -> None:
-    model, _, pruner, kernels, _ = trained(True, steps=4, method=flipout.FlipOut)
+    run = trained(True, steps=4, method=flipout.FlipOut)
+    model, pruner, kernels = run.model, run.pruner, run.kernels
     assert not pruner.permanent
-    assert kernels.sparse_layers == LAYERS
+    assert kernels.layers == LAYERS
     x, y = batch(99)
     nn.functional.cross_entropy(model(x), y).backward()
     pruned_gradients = [model.get_parameter(name).grad[~mask] for name, mask in pruner.masks.items()]
@@ -160,7 +177,8 @@ def test_with_second_chances_all_gradients_are_computed() -> None:
 
 
 def test_hooks_of_modules_and_parameters_are_called() -> None:
-    model, optimizer, _, _, _ = trained(True)
+    run = trained(True)
+    model, optimizer = run.model, run.optimizer
     calls = []
     model.third.register_forward_pre_hook(lambda *_: calls.append("before"))
     model.third.register_forward_hook(lambda *_: calls.append("after"))
@@ -173,7 +191,8 @@ def test_hooks_of_modules_and_parameters_are_called() -> None:
 @pytest.mark.parametrize("images", [0, 1, 2, 40])
 @pytest.mark.parametrize("size", [5, 12])
 def test_batches_and_images_may_change_their_sizes(images: int, size: int) -> None:
-    model, _, _, _, _ = trained(True)
+    run = trained(True)
+    model = run.model
     model.eval()
     plain = copy.deepcopy(model)
     x, _ = batch(3, images=images, size=size)
@@ -185,7 +204,8 @@ def test_batches_and_images_may_change_their_sizes(images: int, size: int) -> No
 
 
 def test_other_forms_of_inputs() -> None:
-    model, _, _, _, _ = trained(True)
+    run = trained(True)
+    model = run.model
     model.eval()
     plain = copy.deepcopy(model)
     x, _ = batch(3)
@@ -202,7 +222,8 @@ def test_other_forms_of_inputs() -> None:
 
 
 def test_gradients_accumulate_and_may_flow_through_a_layer_twice() -> None:
-    model, _, _, _, _ = trained(True)
+    run = trained(True)
+    model = run.model
     plain = copy.deepcopy(model)
     for network in (model, plain):
         for number in (1, 2):
@@ -216,7 +237,8 @@ def test_gradients_accumulate_and_may_flow_through_a_layer_twice() -> None:
 
 
 def test_an_infinite_weight_is_computed_densely() -> None:
-    model, _, _, _, _ = trained(True)
+    run = trained(True)
+    model = run.model
     plain = copy.deepcopy(model)
     x, _ = batch(1)
     for network in (model, plain):
@@ -226,14 +248,16 @@ def test_an_infinite_weight_is_computed_densely() -> None:
 
 
 def test_second_derivatives_are_refused() -> None:
-    model, _, _, _, _ = trained(True)
+    run = trained(True)
+    model = run.model
     x, _ = batch(1)
     with pytest.raises(RuntimeError, match="create_graph"):
         torch.autograd.grad(model(x).sum(), model.first.weight, create_graph=True)
 
 
 def test_other_types_are_computed_densely_and_that_is_said_once() -> None:
-    model, _, _, kernels, _ = trained(True)
+    run = trained(True)
+    model, kernels = run.model, run.kernels
     x, _ = batch(1)
     with pytest.warns(SparseKernelsWarning, match="autocast"), torch.autocast("cpu", dtype=torch.bfloat16):
         assert model.first(x).dtype == torch.bfloat16
@@ -243,22 +267,26 @@ def test_other_types_are_computed_densely_and_that_is_said_once() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model(x.double())
-    assert kernels.sparse_layers == LAYERS
+    assert kernels.layers == LAYERS
 
 
 def test_a_compiled_model_is_computed_densely_and_that_is_said() -> None:
     model: Any = torch.compile(ConvNet(), backend="eager")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.8, steps=10, compile=False)
+    options: Any = {"sparsity": 0.8, "steps": 10, "compile": False}
     with pytest.warns(SparseKernelsWarning, match="compile"):
-        kernels = SparseKernels(pruner)
-    assert kernels.sparse_layers == []
+        pruner = flipout.GlobalMagnitude(model, optimizer, **options, sparse_kernels=True)
     step(model, optimizer, 0)
-    kernels.remove()
+    assert pruner.sparse_kernels.layers == []
+    pruner.remove()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SparseKernelsWarning)
+        flipout.GlobalMagnitude(model, optimizer, **options, sparse_kernels="auto").remove()
 
 
 def test_a_model_that_is_compiled_or_traced_later_is_computed_densely() -> None:
-    model, _, _, _, _ = trained(True)
+    run = trained(True)
+    model = run.model
     model.eval()
     x, _ = batch(1)
     expected = copy.deepcopy(model)(x)
@@ -280,17 +308,19 @@ def test_layers_that_the_kernels_cannot_compute_stay_as_they_are() -> None:
     circular = nn.Conv2d(8, 8, 3, padding=1, padding_mode="circular")
     model = nn.Sequential(nn.Conv2d(3, 8, 3), grouped, circular, Own(8, 8, 3), nn.Conv3d(1, 1, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.8, steps=10, compile=False)
-    SparseKernels(pruner)
+    pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.8, steps=10, compile=False, sparse_kernels=True)
+    assert pruner.attached
     assert [type(layer) for layer in list(model)[1:]] == [nn.Conv2d, nn.Conv2d, Own, nn.Conv3d]
     assert type(model[0]) is not nn.Conv2d
 
 
 def test_a_dropped_pruner_gives_the_layers_back() -> None:
-    model, optimizer, pruner, kernels = pruned(True)
-    pruner.remove()
-    kernels._pruner = lambda: None
-    step(model, optimizer, 0)
+    model, optimizer, pruner, _, _ = trained(True)
+    assert type(model.first) is not nn.Conv2d
+    dropped = weakref.ref(pruner)
+    del optimizer, pruner, _
+    gc.collect()
+    assert dropped() is None
     assert type(model.first) is nn.Conv2d
 
 
@@ -301,27 +331,24 @@ def test_a_shrunk_network_trains_with_sparse_kernels() -> None:
         model = nn.Sequential(*layers)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
         schedule = flipout.OneShot(0.97, 6)
-        pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.97, steps=6, schedule=schedule, compile=False)
-        kernels = SparseKernels(pruner) if sparse else None
-        if kernels is not None:
-            kernels.table = EveryDensity()
+        options: Any = {"sparsity": 0.97, "steps": 6, "schedule": schedule, "compile": False}
+        pruner = flipout.GlobalMagnitude(model, optimizer, **options, sparse_kernels=sparse)
+        kernels = on_every_density(pruner)
         losses = []
         for number in range(6):
             losses.append(step(model, optimizer, number))
             if number == 2:
-                with contextlib.nullcontext() if kernels is None else kernels.paused():
-                    pruner.shrink(batch(0)[0])
+                pruner.shrink(batch(0)[0])
+                assert len(kernels.layers) == 3 * sparse
         return model, pruner, kernels, losses
 
     dense, sparse = shrunk(False), shrunk(True)
     assert sparse[0][0].weight.shape == dense[0][0].weight.shape
     assert sparse[0][0].weight.shape[0] < 24
-    assert len(sparse[2].sparse_layers) == 3
+    assert len(sparse[2].layers) == 3
     assert sparse[3] == pytest.approx(dense[3], rel=1e-3)
     sparse[1].expand()
-    with torch.no_grad():
-        sparse[2].update()
-    assert len(sparse[2].sparse_layers) == 3
+    assert len(sparse[2].layers) == 3
     step(sparse[0], sparse[1].optimizer, 9)
 
 
@@ -334,11 +361,10 @@ def test_data_parallel_training(tmp_path: Path) -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
         schedule = flipout.Geometric(0.8, 12, prunings=4, window=(0.1, 0.7))
         options: Any = {"sparsity": 0.8, "steps": 12, "schedule": schedule, "compile": False}
-        pruner = flipout.GlobalMagnitude(model, optimizer, **options)
-        kernels = SparseKernels(pruner)
-        kernels.table = EveryDensity()
+        pruner = flipout.GlobalMagnitude(model, optimizer, **options, sparse_kernels=True)
+        kernels = on_every_density(pruner)
         losses = [step(model, optimizer, number) for number in range(12)]
-        assert kernels.sparse_layers == LAYERS
+        assert kernels.layers == LAYERS
         assert losses == pytest.approx(trained(True)[-1], rel=1e-3)
         assert not pruner.lost_zeros()
     finally:

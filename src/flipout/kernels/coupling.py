@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-import torch
 from torch import Tensor, nn
 
 
@@ -13,10 +12,12 @@ class PrunerLike(Protocol):
     """What the kernels use of a pruner."""
 
     model: nn.Module
-    optimizer: torch.optim.Optimizer
 
     @property
     def masks(self) -> Mapping[str, Tensor]: ...
+
+    @property
+    def sparsity(self) -> float: ...
 
     @property
     def finished(self) -> bool: ...

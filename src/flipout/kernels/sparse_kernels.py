@@ -2,30 +2,66 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from .coupling import PrunerLike, is_compiled, prunable_layers
-from .library import has_kernels
+from .library import find_kernels, has_kernels
+from .saved_kernels import SavedKernels, read_saved
 from .sparse_modules import SparseComputation, can_be_sparse, make_dense, make_sparse
 from .sparse_pattern import SparsePattern
 from .speed_table import SpeedTable
+
+SparseKernelsChoice = bool | Literal["auto"]
+"""Whether layers compute with sparse kernels: no, yes, or where that is possible without a warning."""
 
 
 class SparseKernelsWarning(UserWarning):
     """Layers compute densely although they are sparse enough, for a reason that the message gives."""
 
 
+def as_sparse_kernels(choice: SparseKernelsChoice) -> DenseLayers:
+    """What computes the layers of a pruner, as the user chose it."""
+    if choice not in (True, False, "auto"):
+        raise ValueError(f"sparse_kernels is {choice!r}; give True, False or 'auto'")
+    return SparseKernels(quiet=choice == "auto") if choice else DenseLayers()
+
+
+class DenseLayers:
+    """Layers compute as torch does: the choice for a pruner without sparse kernels."""
+
+    @property
+    def layers(self) -> list[str]:
+        """The names of the weights whose layers compute with sparse kernels at the moment."""
+        return []
+
+    def attach(self, pruner: PrunerLike) -> None:
+        """Begin to follow the masks of a pruner."""
+
+    def update(self) -> None:
+        """Follow the masks: called after each step, and when the network was made smaller or larger."""
+
+    def remove(self) -> None:
+        """Give all layers their own classes back."""
+
+    def saved(self) -> str:
+        """What a state says about sparse kernels; see `SavedKernels`."""
+        return ""
+
+    def load(self, text: str) -> None:
+        """Continue with what a state says. Masks and weights are loaded before."""
+
+
 @dataclass(eq=False)
 class SwitchedLayer:
-    """A layer, what it computes with, and which kind of layer it is in the table."""
+    """A layer and what it computes with."""
 
     module: nn.Module
     computation: SparseComputation
@@ -33,8 +69,6 @@ class SwitchedLayer:
     """The mask that the computation was decided for, a copy of it, and the number of changes it had then."""
     copy: Tensor | None = None
     version: int = -1
-    keys: tuple[str, str] | None = None
-    """The keys of the table: for gradients of the kept weights, and for all gradients."""
 
     def has_other(self, mask: Tensor) -> bool:
         """Whether a mask is not the one that the computation was decided for."""
@@ -44,29 +78,43 @@ class SwitchedLayer:
         return self.copy is None or not torch.equal(self.copy, mask)
 
 
-class SparseKernels:
-    """Compute the layers that a pruner has pruned with sparse kernels, while they train.
+class SparseKernels(DenseLayers):
+    """Compute the layers that a pruner has pruned with sparse kernels, while they train: `sparse_kernels=True`.
 
     The class of each Linear, Conv1d and Conv2d module with a pruned weight is exchanged for a subclass of it. The
     modules stay the same objects, with the same parameters, `state_dict` and hooks. After the first step, the densities
-    up to which sparse kernels are faster are measured for the sizes that the layers were called with. When the mask of
-    a layer changes, it becomes sparse or dense by that table.
+    up to which sparse kernels are faster are looked up for the sizes that the layers were called with, and measured
+    where this machine has not done so before. When the mask of a layer changes, it becomes sparse or dense by that
+    table, which is part of the state of the pruner.
 
     The gradient of a pruned weight is exactly 0 in a sparse layer. While the pruner reads the gradients of pruned
     weights, they are computed densely.
 
     Args:
-        pruner: the pruner; its masks decide.
-        table: densities that were measured before, by kind of layer; they are not measured again.
+        quiet: do not warn where layers have to compute densely.
     """
 
-    def __init__(self, pruner: PrunerLike, *, table: Mapping[str, float] | None = None) -> None:
-        self._pruner = weakref.ref(pruner)
-        self.table = SpeedTable(table)
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.table = SpeedTable()
+        self._quiet = quiet
+        self._keys: dict[str, tuple[str, str]] = {}  # see `SavedKernels`
         self._reasons: set[str] = set()
         self._layers: dict[str, SwitchedLayer] = {}
         self._all_gradients: bool | None = None
-        if not has_kernels():
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SparseKernels:
+        """The copy decides the same. It is attached to the copy of the pruner."""
+        new = SparseKernels(quiet=self._quiet)
+        new.table, new._keys, new._reasons = copy.deepcopy(self.table, memo), dict(self._keys), set(self._reasons)
+        return new
+
+    @property
+    def layers(self) -> list[str]:
+        return [name for name, layer in self._layers.items() if layer.computation.pattern is not None]
+
+    def attach(self, pruner: PrunerLike) -> None:
+        self._pruner = weakref.ref(pruner)  # a strong one would let the modules of the model keep the pruner
+        if find_kernels() is None if self._quiet else not has_kernels():
             return
         if is_compiled(pruner.model):
             self._report("the model is compiled by torch.compile")
@@ -76,76 +124,51 @@ class SparseKernels:
                 computation = SparseComputation(self._report)
                 make_sparse(module, computation)
                 self._layers[name] = SwitchedLayer(module, computation)
-        self._hook = pruner.optimizer.register_step_post_hook(self._after_step)
-
-    @property
-    def sparse_layers(self) -> list[str]:
-        """The names of the weights whose layers compute with sparse kernels."""
-        return [name for name, layer in self._layers.items() if layer.computation.pattern is not None]
+        self._give_back = weakref.finalize(pruner, _make_all_dense, self._layers.values())
+        self._give_back.atexit = False
+        self.update()
 
     @torch.no_grad()
     def update(self) -> None:
-        """Follow the masks of the pruner. It is called after each optimizer step."""
-        pruner = self._pruner()
-        if pruner is None:
-            self.remove()
+        if not self._layers or (pruner := self._pruner()) is None:
             return
         self._measure(pruner)
         masks, all_gradients = pruner.masks, pruner.learns_pruned
         for name, layer in self._layers.items():
             layer.computation.all_gradients = all_gradients
             mask = masks[name]
-            if layer.keys is not None and (all_gradients != self._all_gradients or layer.has_other(mask)):
-                self._decide(layer, mask, layer.keys[all_gradients])
+            if name in self._keys and (all_gradients != self._all_gradients or layer.has_other(mask)):
+                self._decide(layer, mask, self._keys[name][all_gradients])
         self._all_gradients = all_gradients
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Give all layers their own classes back for a while: for code that asks for the class of a layer, or that
-        changes the sizes of weights, such as `pruner.shrink`."""
-        for layer in self._layers.values():
-            make_dense(layer.module)
-        try:
-            yield
-        finally:
-            for layer in self._layers.values():
-                make_sparse(layer.module, layer.computation)
-            self.update()
-
     def remove(self) -> None:
-        """Give all layers their own classes back."""
-        for layer in self._layers.values():
-            make_dense(layer.module)
         if self._layers:
-            self._hook.remove()
+            self._give_back()
         self._layers = {}
 
-    def state_dict(self) -> dict[str, Any]:
-        """The measured table, and the kind of each layer: a training that is resumed with them decides the same."""
-        return {
-            "densities": dict(self.table.densities),
-            "keys": {name: layer.keys for name, layer in self._layers.items() if layer.keys is not None},
-        }
+    def saved(self) -> str:
+        return SavedKernels(self.table.densities, self._keys).as_text()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with a saved state. The state of the pruner must be loaded before."""
-        self.table = SpeedTable(state["densities"])
-        for name, layer in self._layers.items():
-            keys = state["keys"].get(name)
-            layer.keys, layer.mask, layer.copy = None if keys is None else (keys[0], keys[1]), None, None
+    def load(self, text: str) -> None:
+        densities, keys = read_saved(text)
+        self.table, self._keys = SpeedTable(densities), dict(keys)
+        for layer in self._layers.values():
+            layer.mask = layer.copy = layer.computation.pattern = None
         self.update()
 
     def __repr__(self) -> str:
-        return f"SparseKernels({len(self.sparse_layers)} of {len(self._layers)} layers are sparse)"
+        return f"SparseKernels({len(self.layers)} of {len(self._layers)} layers are sparse)"
 
     def _measure(self, pruner: PrunerLike) -> None:
         """Measure the layers that were called for the first time: usually all of them, in the first step."""
-        for layer in self._layers.values():
-            if layer.keys is None and (seen := layer.computation.seen) is not None:
+        if pruner.finished and not pruner.sparsity:
+            return  # nothing is pruned, and nothing will be
+        for name, layer in self._layers.items():
+            if name not in self._keys and (seen := layer.computation.seen) is not None:
                 kept = self.table.measure(seen, all_gradients=False)
                 # A pruner that reads all gradients may stop to do so, but no other begins to.
                 every = self.table.measure(seen, all_gradients=True) if pruner.learns_pruned else kept
-                layer.keys = kept, every
+                self._keys[name] = kept, every
 
     def _decide(self, layer: SwitchedLayer, mask: Tensor, key: str) -> None:
         kept = int(mask.count_nonzero())
@@ -153,11 +176,14 @@ class SparseKernels:
         layer.copy = mask.clone()
         layer.computation.pattern = SparsePattern(mask) if is_worth_it else None
 
-    def _after_step(self, *_: Any) -> None:
-        self.update()
-
     def _report(self, reason: str) -> None:
         """Say once why layers compute densely."""
-        if reason not in self._reasons:
+        if reason not in self._reasons and not self._quiet:
             self._reasons.add(reason)
             warnings.warn(f"layers compute densely: {reason}", SparseKernelsWarning, stacklevel=2)
+
+
+def _make_all_dense(layers: Iterable[SwitchedLayer]) -> None:
+    for layer in layers:
+        layer.computation.pattern = None
+        make_dense(layer.module)

@@ -52,7 +52,12 @@ class SparseComputation:
             return None
         weight, bias = layer.weight, layer.bias
         assert isinstance(weight, Tensor)
-        if type(x) is not Tensor or x.device.type != "cpu" or x.layout != torch.strided:
+        if torch._C._are_functorch_transforms_active():
+            return None  # torch.func, which also asks for second derivatives
+        if type(x) is not Tensor or x.layout != torch.strided:
+            return None
+        if x.device.type != "cpu":
+            self.report(f"inputs on {x.device}, and the kernels run on the CPU")
             return None
         images = as_images(layer, x)
         if images is None or images.shape[1] != weight.shape[1]:

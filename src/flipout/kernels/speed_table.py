@@ -1,4 +1,4 @@
-"""Up to which density a layer is faster with sparse kernels: measured on this machine, once for each kind of layer."""
+"""Up to which density a layer is faster with sparse kernels: measured once on a machine for each kind of layer."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from .machine_memory import remembered
 from .sparse_convolution import convolve, convolve_backward
 from .sparse_function import dense_weight_gradient
 from .sparse_modules import Seen
@@ -27,17 +28,17 @@ class SpeedTable:
     """For each kind of layer the highest density at which it is faster with sparse kernels; 0 if it never is.
 
     Args:
-        densities: what was measured before.
+        densities: what a state says. What it does not know is what this machine remembers, or is measured.
     """
 
     def __init__(self, densities: Mapping[str, float] | None = None) -> None:
         self.densities = dict(densities or {})
 
     def measure(self, seen: Seen, *, all_gradients: bool) -> str:
-        """Measure a kind of layer, unless it is in the table; return its key."""
+        """Find a kind of layer, or measure it; return its key."""
         key = key_of(seen, all_gradients=all_gradients)
         if key not in self.densities:
-            self.densities[key] = highest_density(seen, all_gradients=all_gradients)
+            self.densities[key] = remembered(key, lambda: highest_density(seen, all_gradients=all_gradients))
         return key
 
 

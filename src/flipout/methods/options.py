@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Literal, TypedDict
 
 from ..forms import Form, SecondChances
+from ..kernels import SparseKernelsChoice
 from ..runtime.compiler import Compile
 from ..runtime.noise import GradientNoise
 from ..schedules import Geometric, Schedule
@@ -28,6 +29,7 @@ class BasicOptions(TypedDict, total=False):
     exclude: Patterns | None
     seed: int
     compile: Compile
+    sparse_kernels: SparseKernelsChoice
 
 
 class CommonOptions(BasicOptions, total=False):

@@ -404,6 +404,7 @@ class Shrinker:
     def _forget_shapes(self) -> None:
         self._pruner.work.forget()
         self._pruner.dead.forget()
+        self._pruner.sparse_kernels.update()
 
 
 def is_repaid(saved: float, before: float, weights: int, examples: float) -> bool:

@@ -61,7 +61,8 @@ def attach(
 def _arguments(settings: Settings, steps: int, steps_per_epoch: int) -> dict[str, Any]:
     """The arguments of the constructor: what the lab decides, and the options that are not at their default."""
     record, given = settings.record, settings.given_options
-    decided = {"seed": settings.seed, "compile": COMPILE[settings.compile]}
+    sparse_kernels = settings.sparse_kernels and torch.device(settings.device).type == "cpu"
+    decided = {"seed": settings.seed, "compile": COMPILE[settings.compile], "sparse_kernels": sparse_kernels}
     arguments: dict[str, Any] = {key: value for key, value in decided.items() if key in record.common}
     if settings.sparsity is not None and "sparsity" in record.parameters:
         arguments["sparsity"] = settings.sparsity
@@ -194,6 +195,7 @@ def measure_result(pruner: flipout.Pruner, model: nn.Module, image: Tensor) -> d
         "prunings": [{"step": e.step, "nonzero": e.nonzero, "kept": e.kept} for e in pruner.events],
         "flips": _flip_histogram(pruner),
         "shrinks": [shrink._asdict() for shrink in pruner.shrinks],
+        "sparse_layers": pruner.sparse_kernels.layers,
     }
 
 
@@ -222,7 +224,7 @@ def check_method_options(settings: Settings) -> None:
     values = {key: value for key, value in settings.as_dict().items() if key not in WITHOUT_EFFECT}
     if settings.sparsity is not None and as_granularity(settings.option("granularity") or "weight").kind != "pattern":
         values["sparsity"] = min(settings.sparsity, 0.5)
-    _try_options(json.dumps({**values, "compile": "no"}))
+    _try_options(json.dumps({**values, "compile": "no", "sparse_kernels": False}))
 
 
 @lru_cache(maxsize=4096)  # the runs of a grid differ in the seed

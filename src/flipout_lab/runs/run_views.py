@@ -126,6 +126,8 @@ def result_table(result: Mapping[str, Any]) -> Table:
         times = "once" if len(shrinks) == 1 else f"{len(shrinks)} times"
         share = f"{shrinks[-1]['share']:.1%} of the multiply-adds"
         rows.append(("shrunk while training", f"{times}, to {result['computed']:,} weights, {share}"))
+    if layers := result.get("sparse_layers"):
+        rows.append(("with sparse kernels", f"{len(layers)} of {len(result['layers'])} layers: {', '.join(layers)}"))
     rows.append((f"{kind} accuracy, {result['accuracy_of']}", Bold(f"{accuracy_in(result):.2%}")))
     return Table("", (), rows, texts=(0, 1))
 

@@ -98,6 +98,9 @@ class Settings(BaseModel):
     method: str = _setting("Pruning", "flipout", "pruning method (`flipout methods`), or module:Class")
     sparsity: float | None = _setting("Pruning", 0.95, "share of the weights that are pruned in the end", ge=0, lt=1)
     shrink: bool = _setting("Pruning", True, "remove channels that nothing reads while training, where that pays")
+    sparse_kernels: bool = _setting(
+        "Pruning", True, "compute layers with their kept weights only where that is faster (CPU)"
+    )
     compile: Literal["auto", "yes", "no"] = _setting("Pruning", "auto", "run the work of the pruner in torch.compile")
 
     aim: bool = _setting("Output", False, "count over- and under-shoots of zero (the aim test) into result.json")
