@@ -8,13 +8,29 @@ import warnings
 import hypothesis
 import pytest
 
+from tests.attacks import VARIABLE, draw_fresh_seed
+
 
 def pytest_configure(config: pytest.Config) -> None:
+    draw_fresh_seed()
     hypothesis.settings.register_profile("without deadline", deadline=None)  # no test may depend on the time it takes
     hypothesis.settings.load_profile("without deadline")
     for name in ("UnfinishedWarning", "DeadLayerWarning"):
         config.addinivalue_line("filterwarnings", f"ignore::flipout.{name}")
     config.addinivalue_line("filterwarnings", "ignore::flipout.kernels.MissingKernelsWarning")  # without a compiler
+
+
+def pytest_report_header() -> str:
+    return _seed()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
+    if exitstatus:
+        terminalreporter.write_line(_seed())
+
+
+def _seed() -> str:
+    return f"{VARIABLE}={draw_fresh_seed()} repeats the random cases of this session"
 
 
 def pytest_sessionfinish() -> None:

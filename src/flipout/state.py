@@ -40,6 +40,9 @@ KINDS: dict[str, tuple[type, str]] = {
 OWN_COUNTS = frozenset[Need]({"whole network", "own prune", "own events"})
 """Methods with these needs may change masks without an event, or record events in their own way."""
 
+GROWTH = frozenset[Need]({"own choice", "own events"})
+"""Methods with these needs may keep more weights after an event than before it."""
+
 
 def save_state(pruner: Host, compiled: bool, shrunk: str) -> dict[str, Any]:
     """Copy the state of a pruner."""
@@ -96,7 +99,21 @@ def check_state(pruner: Host, state: Mapping[str, Any]) -> None:
         raise ValueError(f"the state has {len(events)} pruning events, but {len(pruner.plan())} are planned")
     for key, here in tensors_of(pruner).items():
         _check_tensors(key, state[key], here)
+    if "own events" not in pruner.needs():
+        _check_events(pruner, events, state["step"])
     _check_masks(pruner, state["masks"], events)
+
+
+def _check_events(pruner: Host, events: Sequence[Event], step: int) -> None:
+    """Refuse records that no training can have: other weights, counts that do not add up, steps out of order."""
+    sizes = {weight.name: weight.size for weight in pruner.weights}
+    steps = [event.step for event in events]
+    fits = steps == sorted(steps) and all(0 <= each <= step for each in steps)
+    for event in events:
+        fits = fits and event.kept.keys() == sizes.keys() and event.nonzero == sum(event.kept.values())
+        fits = fits and all(0 <= kept <= sizes[name] for name, kept in event.kept.items()) and event.grown >= 0
+    if not fits:
+        raise ValueError(f"`events` of the state cannot be those of a training of {step:,} steps with these weights")
 
 
 def _check_masks(pruner: Host, masks: Mapping[str, Tensor], events: Sequence[Event]) -> None:
@@ -104,13 +121,19 @@ def _check_masks(pruner: Host, masks: Mapping[str, Tensor], events: Sequence[Eve
     weights, views = pruner.weights, [weight.view for weight in pruner.weights]
     if any(view.key is not None for view in views):
         _check_shards(pruner, masks, events)
-    elif events and not OWN_COUNTS & pruner.needs().keys():
-        kept = count_marks([weight.take(masks[weight.name]) for weight in weights], weights)
+        return
+    kept = count_marks([weight.take(masks[weight.name]) for weight in weights], weights)
+    if events and not OWN_COUNTS & pruner.needs().keys():
         for weight, number in zip(weights, kept, strict=True):
             if number != (recorded := events[-1].kept.get(weight.name)):
                 raise ValueError(
                     f"the mask of {weight.name} in the state keeps {number} weights, but `events` says {recorded}"
                 )
+    if len(events) < len(pruner.plan()) and not GROWTH & pruner.needs().keys():
+        due = pruner.plan()[len(events)].nonzero
+        least = min(due or 0, events[-1].nonzero) if events else due or 0  # units may be pruned to less than is due
+        if sum(kept) < least:
+            raise ValueError(f"the masks of the state keep {sum(kept)} weights, but the next pruning leaves {due}")
 
 
 def _check_shards(pruner: Host, masks: Mapping[str, Tensor], events: Sequence[Event]) -> None:

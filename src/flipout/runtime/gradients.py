@@ -92,11 +92,11 @@ class Gradients:
         (Shards have none before the ranks have exchanged their gradients.)
         """
         pairs = [(weight.grad, weight.mask) for weight in self._faint if weight.view.key is None]
-        sizes = [grad.abs()[~mask] for grad, mask in pairs if grad is not None]
-        if not sizes:
+        found = [((grad != 0) & (grad.abs() < LIMIT) & ~mask).any() for grad, mask in pairs if grad is not None]
+        if not found:
             return
         self._arrived = True
-        if not torch.stack([((size > 0) & (size < LIMIT)).any().to("cpu") for size in sizes]).any():
+        if not torch.stack([each.to(found[0].device) for each in found]).any():  # waits for the device once
             warn(LOST, LostGradientsWarning)
 
     def done(self) -> None:
