@@ -92,7 +92,7 @@ class RandomTraining:
     def step(self, number: int) -> None:
         """Take a step, in the way of this training."""
         if self.way == "closure":
-            self.optimizer.step(lambda: self._backward(number))
+            self.optimizer.step(lambda: float(self._backward(number)))
         else:
             self._backward(number)
             if self.way == "scaler":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -38,7 +39,7 @@ def kept_norm(pruner: flipout.Pruner) -> float:
         summed = torch.tensor(total)
         torch.distributed.all_reduce(summed)
         total = float(summed)
-    return total**0.5
+    return math.sqrt(total)
 
 
 def whole(norm: Any) -> float:
