@@ -149,6 +149,22 @@ def test_faint_gradients_that_do_not_arrive_are_warned_of_once(compress: Any, me
     assert warning.filename == __file__
 
 
+@pytest.mark.parametrize("method", ["flipout", "rigl"])
+def test_a_compression_that_keeps_the_range_is_fine(method: str) -> None:
+    """As `bf16_compress_hook`: pruned weights learn from gradients of fewer bits."""
+    model = mlp()
+    optimizer = sgd(model)
+    pruner = make(method, model, optimizer, steps=STEPS)
+
+    def compress() -> None:
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter.grad = parameter.grad.bfloat16().float()
+
+    train_with(model, compress, optimizer.step)  # a warning is an error
+    assert pruner.step == 20
+
+
 def test_a_second_optimizer_of_the_same_weights_is_warned_of() -> None:
     """It takes faint numbers for gradients."""
     model = mlp()
