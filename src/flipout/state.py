@@ -155,7 +155,7 @@ def _check_shards(pruner: Host, masks: Mapping[str, Tensor], events: Sequence[Ev
 def _read_settings(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError("`settings` of the state is not JSON") from None
 
 
@@ -185,7 +185,7 @@ def read_events(text: str) -> list[Event]:
     """Read the events of a state."""
     try:
         events = [Event(**record) for record in json.loads(text)]
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         raise ValueError("`events` of the state is not a JSON list of pruning events") from None
     for event in events:
         whole = (event.step, event.nonzero, event.grown, *(event.kept.values() if isinstance(event.kept, dict) else ()))

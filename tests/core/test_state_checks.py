@@ -110,6 +110,8 @@ FLIPOUT: list[tuple[Break, str]] = [
     (event(kept={"0.weight": 352}), "`events`"),
     (put("step", 0), "`events`"),
     (put("events", "[]"), "next pruning"),
+    (put("events", "[" * 100_000), "`events`"),
+    (put("settings", "[" * 100_000), "`settings`"),
     (
         put("events", lambda text: json.dumps(json.loads(text) * 50)),
         r"\d+ .*events.*26",
