@@ -20,9 +20,8 @@ test: lint ## ruff, mypy, and all tests but the slow ones, with coverage
 test-slow: wheel ## the stress tests, and the wheel
 	$(PARALLEL) $(BIN)/pytest -m slow --numprocesses auto --dist worksteal
 
-attack: .venv/everything ## the stress tests with random cases, with a fresh seed
-	seed=$${FLIPOUT_ATTACK_SEED:-$$($(BIN)/python -c 'import random; print(random.randrange(10**6))')}; \
-	  echo "FLIPOUT_ATTACK_SEED=$$seed"; FLIPOUT_ATTACK_SEED=$$seed $(BIN)/pytest -m attack
+attack: .venv/everything ## the stress tests with random cases and fresh seeds, for FLIPOUT_ATTACK_MINUTES (10)
+	$(PARALLEL) $(BIN)/python -m tests.attacks
 
 lint: .venv/everything ## ruff and mypy, over the library, tests, examples and benchmarks
 	$(BIN)/ruff check .

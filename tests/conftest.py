@@ -10,12 +10,15 @@ import warnings
 import hypothesis
 import pytest
 
+from tests.attacks import VARIABLE, draw_fresh_seed
+
 CACHE = pytest.StashKey["tempfile.TemporaryDirectory[str]"]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[CACHE] = tempfile.TemporaryDirectory()
     os.environ["FLIPOUT_CACHE"] = config.stash[CACHE].name  # speeds that tests measure are not the user's
+    draw_fresh_seed()
     hypothesis.settings.register_profile("without deadline", deadline=None)  # no test may depend on the time it takes
     hypothesis.settings.load_profile("without deadline")
     for name in ("UnfinishedWarning", "DeadLayerWarning"):
@@ -25,6 +28,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     config.stash[CACHE].cleanup()
+
+
+def pytest_report_header() -> str:
+    return _seed()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
+    if exitstatus:
+        terminalreporter.write_line(_seed())
+
+
+def _seed() -> str:
+    return f"{VARIABLE}={draw_fresh_seed()} repeats the random cases of this session"
 
 
 def pytest_sessionfinish() -> None:

@@ -40,6 +40,10 @@ class NotShrunkWarning(UserWarning):
     """A shrink seemed worth while, but the network cannot be shrunk. The training continues without."""
 
 
+class LostGradientsWarning(UserWarning):
+    """The gradients of pruned weights, which something learns from, do not arrive at the step."""
+
+
 class LostZerosWarning(UserWarning):
     """Pruned weights of the model are not zero: something other than the optimizer's step has changed them."""
 

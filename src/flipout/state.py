@@ -44,6 +44,9 @@ KINDS: dict[str, tuple[type, str]] = {
 OWN_COUNTS = frozenset[Need]({"whole network", "own prune", "own events"})
 """Methods with these needs may change masks without an event, or record events in their own way."""
 
+GROWTH = frozenset[Need]({"own choice", "own events"})
+"""Methods with these needs may keep more weights after an event than before it."""
+
 
 def save_state(pruner: Host, kernels: Kernels, shrunk: str) -> dict[str, Any]:
     """Copy the state of a pruner."""
@@ -103,7 +106,21 @@ def check_state(pruner: Host, state: Mapping[str, Any]) -> None:
     read_saved(state["sparse_kernels"])
     for key, here in tensors_of(pruner).items():
         _check_tensors(key, state[key], here)
+    if "own events" not in pruner.needs():
+        _check_events(pruner, events, state["step"])
     _check_masks(pruner, state["masks"], events)
+
+
+def _check_events(pruner: Host, events: Sequence[Event], step: int) -> None:
+    """Refuse records that no training can have: other weights, counts that do not add up, steps out of order."""
+    sizes = {weight.name: weight.size for weight in pruner.weights}
+    steps = [event.step for event in events]
+    fits = steps == sorted(steps) and all(0 <= each <= step for each in steps)
+    for event in events:
+        fits = fits and event.kept.keys() == sizes.keys() and event.nonzero == sum(event.kept.values())
+        fits = fits and all(0 <= kept <= sizes[name] for name, kept in event.kept.items()) and event.grown >= 0
+    if not fits:
+        raise ValueError(f"`events` of the state cannot be those of a training of {step:,} steps with these weights")
 
 
 def _check_masks(pruner: Host, masks: Mapping[str, Tensor], events: Sequence[Event]) -> None:
@@ -111,13 +128,19 @@ def _check_masks(pruner: Host, masks: Mapping[str, Tensor], events: Sequence[Eve
     weights, views = pruner.weights, [weight.view for weight in pruner.weights]
     if any(view.key is not None for view in views):
         _check_shards(pruner, masks, events)
-    elif events and not OWN_COUNTS & pruner.needs().keys():
-        kept = count_marks([weight.take(masks[weight.name]) for weight in weights], weights)
+        return
+    kept = count_marks([weight.take(masks[weight.name]) for weight in weights], weights)
+    if events and not OWN_COUNTS & pruner.needs().keys():
         for weight, number in zip(weights, kept, strict=True):
             if number != (recorded := events[-1].kept.get(weight.name)):
                 raise ValueError(
                     f"the mask of {weight.name} in the state keeps {number} weights, but `events` says {recorded}"
                 )
+    if len(events) < len(pruner.plan()) and not GROWTH & pruner.needs().keys():
+        due = pruner.plan()[len(events)].nonzero
+        least = min(due or 0, events[-1].nonzero) if events else due or 0  # units may be pruned to less than is due
+        if sum(kept) < least:
+            raise ValueError(f"the masks of the state keep {sum(kept)} weights, but the next pruning leaves {due}")
 
 
 def _check_shards(pruner: Host, masks: Mapping[str, Tensor], events: Sequence[Event]) -> None:
@@ -139,7 +162,7 @@ def _check_shards(pruner: Host, masks: Mapping[str, Tensor], events: Sequence[Ev
 def _read_settings(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError("`settings` of the state is not JSON") from None
 
 
@@ -169,7 +192,7 @@ def read_events(text: str) -> list[Event]:
     """Read the events of a state."""
     try:
         events = [Event(**record) for record in json.loads(text)]
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         raise ValueError("`events` of the state is not a JSON list of pruning events") from None
     for event in events:
         whole = (event.step, event.nonzero, event.grown, *(event.kept.values() if isinstance(event.kept, dict) else ()))

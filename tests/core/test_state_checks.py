@@ -104,6 +104,14 @@ FLIPOUT: list[tuple[Break, str]] = [
     (event(kept={"0.weight": 1.5}), "`events`"),
     (event(sparsity="0.9"), "`events`"),
     (event(luck=7), "`events` .*JSON"),
+    (event(nonzero=10**12), "`events`"),
+    (event(step=10**6), "`events`"),
+    (event(step=-1), "`events`"),
+    (event(kept={"0.weight": 352}), "`events`"),
+    (put("step", 0), "`events`"),
+    (put("events", "[]"), "next pruning"),
+    (put("events", "[" * 100_000), "`events`"),
+    (put("settings", "[" * 100_000), "`settings`"),
     (
         put("events", lambda text: json.dumps(json.loads(text) * 50)),
         r"\d+ .*events.*26",
@@ -119,6 +127,7 @@ OTHERS: list[tuple[str, Break, str]] = [
     ("lottery", put("extra", "early", {}), r"extra of early of 0\.weight, 0\.bias"),
     ("lottery", put("extra", "early", "2.bias", lambda b: b[:1]), r"extra of early of 2\.bias.*\(1,\)"),
     ("lottery", put("extra", {}), "extra of early"),
+    ("lottery", put("masks", "0.weight", torch.zeros_like), "next pruning"),
     ("magnitude-uncertainty", drop("statistics", "std", "0.weight", "count"), r"std of 0\.weight of count"),
 ]
 

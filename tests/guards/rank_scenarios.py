@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -128,6 +129,30 @@ def different_networks(rank: int) -> None:
     go(model, make("magnitude", model, sgd(model)), rank)
 
 
+def resumed_within_an_epoch(rank: int) -> None:
+    """New processes would do the same: everything is made anew and loaded, on every rank, between any two steps."""
+    for method in ("flipout", "flipout-paper", "rigl"):
+        whole = ddp(mlp())
+        its_pruner = make(method, whole, sgd(whole))
+        train(whole, its_pruner.optimizer, 40, seed=rank)
+        model = ddp(mlp())
+        pruner = make(method, model, sgd(model))
+        train(model, pruner.optimizer, 13, seed=rank)
+        file = io.BytesIO()
+        torch.save([model.state_dict(), pruner.optimizer.state_dict(), pruner.state_dict()], file)
+        file.seek(0)
+        weights, optimizer, state = torch.load(file, weights_only=True)
+        resumed = ddp(mlp(seed=rank))
+        pruner = make(method, resumed, sgd(resumed))
+        resumed.load_state_dict(weights)
+        pruner.optimizer.load_state_dict(optimizer)
+        pruner.load_state_dict(state)
+        train(resumed, pruner.optimizer, 40, seed=rank, skip=13)
+        assert pruner.events == its_pruner.events, method
+        for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
+            assert torch.equal(one, other), method
+
+
 SCENARIOS: list[Callable[[int], None]] = [
     alike,
     dead_first,
@@ -141,6 +166,7 @@ SCENARIOS: list[Callable[[int], None]] = [
     keep_zeros_without_ddp,
     switched_off,
     different_networks,
+    resumed_within_an_epoch,
 ]
 
 

@@ -27,6 +27,7 @@ SCENARIOS = {
     "keep_zeros_without_ddp": r"Rank 0 and rank 1 start from different weights \(0\.weight\)",
     "switched_off": None,
     "different_networks": r"They hold different weights, as in pipeline parallelism",
+    "resumed_within_an_epoch": None,
 }
 
 

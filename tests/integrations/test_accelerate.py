@@ -26,14 +26,17 @@ X = torch.randn(64, 12, generator=torch.Generator().manual_seed(0))
 Y = X[:, :4].argmax(1)
 
 
-def prepared(accumulation: int = 1, **options: Any) -> tuple[Accelerator, nn.Module, Any, Any, flipout.Pruner]:
+def prepared(
+    accumulation: int = 1, method: str = "flipout", **options: Any
+) -> tuple[Accelerator, nn.Module, Any, Any, flipout.Pruner]:
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulation)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     loader = DataLoader(TensorDataset(X, Y), batch_size=8)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    pruner = flipout.FlipOut(model, optimizer, **{"sparsity": 0.9, "steps": 40 // accumulation, **options})
+    given = {"sparsity": 0.9, "steps": 40 // accumulation, **options}
+    pruner = flipout.METHODS[method](model, optimizer, **given)
     accelerator.register_for_checkpointing(pruner)
     return accelerator, model, optimizer, loader, pruner
 
@@ -74,6 +77,37 @@ def test_its_checkpoints_hold_the_pruner(tmp_path: Path) -> None:
     train(again, other, stepping, batches, 3)
     assert resumed.events == pruner.events
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("method", ["flipout", "rigl"])
+def test_a_training_is_resumed_within_an_epoch(tmp_path: Path, method: str) -> None:
+    """After 12 of 40 batches, with accumulation and clipping."""
+
+    def steps(parts: Any, batches: Any) -> None:
+        accelerator, model, optimizer, _, _ = parts
+        for x, y in batches:
+            with accelerator.accumulate(model):
+                accelerator.backward(nn.functional.cross_entropy(model(x), y))
+                if accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(model.parameters(), 0.5)
+                optimizer.step()
+                optimizer.zero_grad()
+
+    whole, parts = (prepared(accumulation=2, method=method) for _ in range(2))
+    for _ in range(5):
+        steps(whole, whole[3])
+    steps(parts, parts[3])
+    steps(parts, [batch for batch, _ in zip(parts[3], range(4), strict=False)])
+    parts[0].save_state(str(tmp_path))
+    again = prepared(accumulation=2, method=method)
+    again[0].load_state(str(tmp_path))
+    assert again[4].step == 6
+    steps(again, again[0].skip_first_batches(again[3], 4))
+    for _ in range(3):
+        steps(again, again[3])
+    assert again[4].events == whole[4].events
+    assert again[4].finished
+    assert all(torch.equal(a, b) for a, b in zip(whole[1].parameters(), again[1].parameters(), strict=True))
 
 
 class Lookahead:

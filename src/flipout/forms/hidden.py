@@ -229,6 +229,14 @@ class Hidden(Form):
             self._limit(work, group, grads, scale)
             group.store_grads()
 
+    def settle(self, work: Work, step: int) -> None:
+        """As always; and `.grad` holds what the network depends on again, because people look at it after a step."""
+        super().settle(work, step)
+        if work.weights[0].slots:
+            for group in work.groups:
+                if not group.dense:
+                    group.zero_grads()
+
     def _limit(self, work: Work, group: Group, grads: Tensor, scale: Tensor | float) -> None:
         number, device = work.kernels.number, grads.device
         rate = number(self.chances.rate, device)

@@ -59,8 +59,8 @@ def complaint(masks: Mapping[str, Tensor], lost: Mapping[str, int]) -> str:
     return (
         f"pruned weights of the model are not zero: {', '.join(named[:SHOWN])}{more}. The masks prune "
         f"{total / weights:.2%} of the weights, but the model has only {(total - missing) / weights:.2%} of them as "
-        "zeros. Something other than the optimizer's step changed the weights: weight averaging, a wrapper around the "
-        "optimizer, an optimizer with separate weights for evaluation, or a checkpoint that was loaded. Call "
+        "zeros. Something other than the optimizer's step changed the weights: weight averaging, a second optimizer, a "
+        "wrapper around the optimizer, one with separate weights for evaluation, or a checkpoint that was loaded. Call "
         "pruner.apply_to(model) to zero them. If you loaded a checkpoint of another step, load the pruner's state of "
         "that step with pruner.load_state_dict()"
     )

@@ -18,6 +18,7 @@ from torch.autograd.graph import Node
 from torch.utils.hooks import RemovableHandle
 
 from ..numerics import kept
+from ..problems import LostGradientsWarning, warn
 from ..views.dtensors import has_layout_of, local_of
 from ..weights import Weight
 from .compiler import never_traced
@@ -26,6 +27,13 @@ from .groups import zero_in_place
 FAINT, LIMIT = 2.0**-90, 2.0**-66
 """What gradients of pruned weights are multiplied with, and the size from which on a number is not faint: that of a
 gradient of 2^24. (The smallest float32 with all of its bits is 2^-126, a faint gradient of 1.5e-11.)"""
+
+LOST = (
+    "pruned weights learn from their gradients, which .grad holds times 2^-90 until the step, and nothing of that has "
+    "arrived: it is 0 or overwritten. Something between backward() and step() has no room for small numbers, such as a "
+    "communication hook of DistributedDataParallel that compresses gradients. Use one that keeps the range of float32, "
+    "such as bf16_compress_hook, or prune permanently with second_chances=None"
+)
 
 Held = tuple[weakref.ref[Tensor], Tensor]
 """A gradient, and what is held aside for it."""
@@ -47,6 +55,7 @@ class Gradients:
         handles: list[RemovableHandle] = []
         self._faint: weakref.WeakSet[Weight] = weakref.WeakSet()
         self._held: weakref.WeakKeyDictionary[Weight, Held] = weakref.WeakKeyDictionary()
+        self._arrived = False  # a faint number, in a step
         self._nodes: list[Node] = []  # torch keeps them for as long as somebody else does
         for weight in weights:
             on_backward, on_accumulated = self._hooks_of(weight, learned)
@@ -75,6 +84,21 @@ class Gradients:
             held, grad = self._held_for(weight), weight.grad
             if held is not None and grad is not None and weight not in self._faint:
                 grad.add_(held)
+        if not self._arrived:
+            self._look_for_faint_numbers()
+
+    def _look_for_faint_numbers(self) -> None:
+        """Warn if nothing is left of faint gradients when they are needed for the first time.
+
+        (Shards have none before the ranks have exchanged their gradients.)
+        """
+        pairs = [(weight.grad, weight.mask) for weight in self._faint if weight.view.key is None]
+        found = [((grad != 0) & (grad.abs() < LIMIT) & ~mask).any() for grad, mask in pairs if grad is not None]
+        if not found:
+            return
+        self._arrived = True
+        if not torch.stack([each.to(found[0].device) for each in found]).any():  # waits for the device once
+            warn(LOST, LostGradientsWarning)
 
     def done(self) -> None:
         """Called after a step: the next backward pass starts anew."""
