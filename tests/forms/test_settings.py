@@ -22,6 +22,8 @@ from tests.helpers import batches, cross_entropy, mlp, sgd, train
         ({"rate": 2}, "rate"),
         ({"trust": 0}, "trust"),
         ({"trust": math.nan}, "trust"),
+        ({"calm": 0}, "calm"),
+        ({"calm": 1.5}, "calm"),
         ({"events": 0}, "events"),
         ({"events": 1.5}, "events"),
     ],

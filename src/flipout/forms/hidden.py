@@ -43,6 +43,9 @@ Noise pushes every hidden value about, the more so while the learning rate is hi
 the end choose the few weights that are kept. Where the prunings end early, the choice ends early too.
 """
 
+CALM_FROM = 0.8
+"""The share of the time between the first and the last pruning after which gradients are multiplied with `calm`."""
+
 
 @dataclass(frozen=True)
 class SecondChances:
@@ -61,6 +64,8 @@ class SecondChances:
         trust: the largest norm of the gradient of a unit (an output channel), relative to the norm of its weights,
             hidden ones included. It holds channels that have lost nearly all of their weights; infinity is no limit.
         smooth: whether kept weights are moved smoothly towards 0 by the threshold of their layer.
+        calm: the factor for all gradients of the weights that are pruned, while the last choices are made: from 80 % of
+            the prunings on, until the masks are frozen. For SGD it is a lower learning rate; Adam divides it out.
         events: how often the masks are chosen, at least, if they are chosen evenly until they are frozen. Prunings of
             the schedule count. Between them, and from the last one on, the number of weights stays as it is.
     """
@@ -70,6 +75,7 @@ class SecondChances:
     rate: float = 0.5
     trust: float = 0.3
     smooth: bool = True
+    calm: float = 1.0
     events: int = EVENTS
 
     def __post_init__(self) -> None:
@@ -81,6 +87,8 @@ class SecondChances:
             raise ValueError(f"rate is {self.rate}; give a factor between 0 and 1 for pruned weights")
         if not isinstance(self.trust, Real) or not self.trust > 0:
             raise ValueError(f"trust is {self.trust}; give a number above 0, or math.inf for no limit")
+        if not isinstance(self.calm, Real) or not 0 < self.calm <= 1:
+            raise ValueError(f"calm is {self.calm}; give a factor above 0 and at most 1 for gradients")
         if not isinstance(self.events, Integral) or self.events < 1:
             raise ValueError(f"events is {self.events}; choose the masks at least once")
 
@@ -196,6 +204,8 @@ class Hidden(Form):
     entering = staticmethod(enter)
     leaving = staticmethod(leave)
 
+    calm_from: int
+    """The step from which on gradients are multiplied with `calm`; known once the prunings are planned."""
     frozen_at: int
     """The step after which the masks are frozen; known once the prunings are planned."""
 
@@ -229,6 +239,8 @@ class Hidden(Form):
             if work.noise is not None and work.noise.scale > 0:
                 add_noise(work.noise, work.kernels, group, grads, step, scale, hidden=True)
             self._limit(work, group, grads, scale)
+            if self.chances.calm < 1 and step >= self.calm_from:
+                grads.mul_(self.chances.calm)
             group.store_grads()
 
     def _limit(self, work: Work, group: Group, grads: Tensor, scale: Tensor | float) -> None:
@@ -260,6 +272,8 @@ class Hidden(Form):
     def plan(self, prunings: Sequence[Pruning], steps: int) -> list[Pruning]:
         extended = self.chances.extend(prunings, steps)
         self.frozen_at = self.chances.frozen_at(prunings, steps)
+        first, last = prunings[0].step, prunings[-1].step
+        self.calm_from = first + round(CALM_FROM * (last - first))
         return extended
 
     def permanent(self, step: int) -> bool:

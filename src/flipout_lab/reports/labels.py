@@ -122,6 +122,7 @@ WORDS: Mapping[str, Callable[[Any], str]] = {
     SECOND_CHANCES: lambda value: "second chances" if value else "permanent",
     "granularity": lambda value: {"channel": "channels", "kernel": "kernels"}.get(value, value),
     "dead_first": lambda value: "dead first" if value else "dead last",
+    "pace": lambda value: f"{value} pace",
     "criterion": lambda value: CRITERIA.get(value, value),
 }
 """How options are worded; others by their name and value."""
