@@ -28,10 +28,6 @@ class DivergenceWarning(UserWarning):
     """The noise is too large to train with."""
 
 
-class LongSecondChancesWarning(UserWarning):
-    """Pruned weights may come back for so long after the last pruning that the network may collapse."""
-
-
 class NotCompiledWarning(UserWarning):
     """`torch.compile` failed. The code runs in eager mode: the same results, more slowly."""
 

@@ -146,7 +146,7 @@ class Pruner:
         chances = as_second_chances(second_chances)
         if form is not None and chances is not None:
             raise ValueError("form= and second_chances= exclude each other: second chances are a form")
-        self.form = Hidden(chances, schedule.steps) if chances is not None else form or Form()
+        self.form = Hidden(chances) if chances is not None else form or Form()
         self.statistics = Statistics(self.weights, criterion, self.tracks, statistics or {}, seed)
         sparsity = None if any(p.nonzero is None for p in planned) else schedule.sparsity
         self.units = Units()  # which needs nothing

@@ -22,6 +22,8 @@ from tests.helpers import batches, cross_entropy, mlp, sgd, train
         ({"rate": 2}, "rate"),
         ({"trust": 0}, "trust"),
         ({"trust": math.nan}, "trust"),
+        ({"calm": 0}, "calm"),
+        ({"calm": 1.5}, "calm"),
         ({"events": 0}, "events"),
         ({"events": 1.5}, "events"),
     ],
@@ -55,27 +57,17 @@ def test_methods_that_decide_about_pruned_weights_themselves(method: str) -> Non
         flipout.METHODS[method](model, sgd(model), sparsity=0.9, steps=STEPS, second_chances=True, **options)
 
 
-def test_a_long_time_at_an_extreme_sparsity_is_warned_of(recwarn: pytest.WarningsRecorder) -> None:
-    def attach(sparsity: float, end: float, until: float) -> None:
-        model = mlp()
-        schedule, chances = flipout.Geometric(sparsity, 1000, window=(0.05, end)), flipout.SecondChances(until=until)
-        pruner = flipout.GlobalMagnitude(
-            model, sgd(model), sparsity=sparsity, steps=1000, schedule=schedule, second_chances=chances
-        )
-        pruner.remove()
-
-    def warned() -> list[str]:
-        found = [str(each.message) for each in recwarn if each.category is flipout.LongSecondChancesWarning]
-        recwarn.clear()
-        return found
-
-    attach(0.99, 0.5, 0.7)  # the default
-    attach(0.9, 0.2, 0.7)
-    attach(0.99, 0.2, 0.3)
-    assert warned() == []
-    attach(0.99, 0.2, 0.7)
-    (message,) = warned()
-    assert all(number in message for number in ("200", "700", "0.33"))  # the steps, and the share to freeze them at
+@pytest.mark.parametrize(
+    ("end", "until", "frozen"),
+    [(0.5, 0.7, 700), (0.2, 0.7, 300), (0.2, 0.25, 250), (0.35, 1.0, 525), (0.8, 1.0, 1000), (0.9, 0.4, 400)],
+)
+def test_masks_are_frozen_soon_after_the_last_pruning(end: float, until: float, frozen: int) -> None:
+    """For long at an extreme sparsity, noise would choose the weights."""
+    model, chances = mlp(), flipout.SecondChances(until=until)
+    pruner = flipout.GlobalMagnitude(model, sgd(model), sparsity=0.99, steps=1000, end=end, second_chances=chances)
+    chosen = [pruning.step for pruning in pruner.plan()]
+    assert frozen in chosen
+    assert max(chosen) == max(frozen, round(end * 1000))
 
 
 def test_prunings_after_the_freeze_are_permanent() -> None:

@@ -221,6 +221,7 @@ CONFIGURATIONS: dict[str, Configuration] = {
     # FlipOut
     "flipout": Configuration("flipout", BRIEF),
     "flipout-compiled": Configuration("flipout", BRIEF | COMPILED),
+    "flipout-fast": Configuration("flipout", {"sparsity": 0.9, "steps": 30, "pace": "fast"}, every=5),
     "flipout-adam": Configuration("flipout", GRADUAL | second_chances(), optimizer=adam),
     "flipout-noise": Configuration(
         "flipout",

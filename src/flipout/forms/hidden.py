@@ -22,7 +22,6 @@ from ..events import Selection
 from ..kernels import step_loops
 from ..kernels.step_loops import in_c
 from ..numerics import kept, masked, wide
-from ..problems import LongSecondChancesWarning, warn
 from ..runtime.gradients import restored
 from ..runtime.groups import Gathered, Group
 from ..runtime.noise import add_noise
@@ -38,8 +37,16 @@ BELOW, ABOVE = 0.999, 1.05
 lies just above its largest pruned weight."""
 
 EVENTS = 150
-EXTREME, LATE = 0.98, 0.6
-"""From this sparsity on, prunings that end before this share of the time until the masks are frozen are warned of."""
+
+LONGEST = 1.5
+"""The masks are frozen at the latest when training has lasted this many times as long as until the last pruning.
+
+Noise pushes every hidden value about, the more so while the learning rate is high. At an extreme sparsity it would in
+the end choose the few weights that are kept. Where the prunings end early, the choice ends early too.
+"""
+
+CALM_FROM = 0.8
+"""The share of the time between the first and the last pruning after which gradients are multiplied with `calm`."""
 
 
 @dataclass(frozen=True)
@@ -51,15 +58,18 @@ class SecondChances:
     values are dropped, and later prunings are permanent.
 
     Args:
-        until: the share of training at which the masks are frozen.
-        share: the most weights that can come back in one event, as a share of those that are kept. It falls to 0 at
-            `until` along a cosine, so that the network comes to rest before the masks are frozen.
+        until: the share of training at which the masks are frozen, at the latest. They are frozen earlier where the
+            prunings end early: when training has lasted 1.5 times as long as until the last pruning.
+        share: the most weights that can come back in one event, as a share of those that are kept. It falls to 0 along
+            a cosine, so that the network comes to rest before the masks are frozen.
         rate: the factor for the gradient of pruned weights, so that they learn more slowly.
         trust: the largest norm of the gradient of a unit (an output channel), relative to the norm of its weights,
             hidden ones included. It holds channels that have lost nearly all of their weights; infinity is no limit.
         smooth: whether kept weights are moved smoothly towards 0 by the threshold of their layer.
-        events: how often the masks are chosen, at least, if they are chosen evenly until `until`. Prunings of the
-            schedule count. Between them, and from the last one on, the number of weights stays as it is.
+        calm: the factor for all gradients of the weights that are pruned, while the last choices are made: from 80 % of
+            the prunings on, until the masks are frozen. For SGD it is a lower learning rate; Adam divides it out.
+        events: how often the masks are chosen, at least, if they are chosen evenly until they are frozen. Prunings of
+            the schedule count. Between them, and from the last one on, the number of weights stays as it is.
     """
 
     until: float = 0.7
@@ -67,6 +77,7 @@ class SecondChances:
     rate: float = 0.5
     trust: float = 0.3
     smooth: bool = True
+    calm: float = 1.0
     events: int = EVENTS
 
     def __post_init__(self) -> None:
@@ -78,28 +89,31 @@ class SecondChances:
             raise ValueError(f"rate is {self.rate}; give a factor between 0 and 1 for pruned weights")
         if not isinstance(self.trust, Real) or not self.trust > 0:
             raise ValueError(f"trust is {self.trust}; give a number above 0, or math.inf for no limit")
+        if not isinstance(self.calm, Real) or not 0 < self.calm <= 1:
+            raise ValueError(f"calm is {self.calm}; give a factor above 0 and at most 1 for gradients")
         if not isinstance(self.events, Integral) or self.events < 1:
             raise ValueError(f"events is {self.events}; choose the masks at least once")
 
-    def frozen_at(self, steps: int) -> int:
-        """The step after which the masks are frozen."""
-        return max(1, round(self.until * steps))
+    def frozen_at(self, plan: Sequence[Pruning], steps: int) -> int:
+        """The step after which the masks are frozen, for the prunings of a schedule."""
+        return max(1, min(round(self.until * steps), round(LONGEST * plan[-1].step)))
 
-    def returning(self, step: int, steps: int, keep: int) -> int:
-        """The most weights that can come back in an event that keeps `keep` weights."""
-        progress = min(1.0, step / self.frozen_at(steps))
+    def returning(self, step: int, frozen: int, keep: int) -> int:
+        """The most weights that can come back in an event that keeps `keep` weights, if masks are frozen at a step."""
+        progress = min(1.0, step / frozen)
         return round(self.share * keep * (1 + math.cos(math.pi * progress)) / 2)
 
     def extend(self, plan: Sequence[Pruning], steps: int) -> list[Pruning]:
         """Add events that choose the masks again to the prunings of a schedule, up to the step that freezes them."""
-        frozen = self.frozen_at(steps)
+        if not plan:
+            raise ValueError("second_chances= needs a schedule that prunes, but nothing is pruned: pass None")
         if any(pruning.nonzero is None for pruning in plan):
             raise ValueError("second_chances= needs a schedule with a sparsity for each pruning: pass None")
-        if not plan or plan[0].step > frozen:
-            first = f"the first pruning is at step {plan[0].step:,}" if plan else "nothing is pruned"
+        frozen = self.frozen_at(plan, steps)
+        if plan[0].step > frozen:
             raise ValueError(
-                f"second_chances= ends at step {frozen:,} of {steps:,}, but {first}: raise until=, prune earlier, or "
-                "pass second_chances=None"
+                f"second_chances= ends at step {frozen:,} of {steps:,}, but the first pruning is at step "
+                f"{plan[0].step:,}: raise until=, prune earlier, or pass second_chances=None"
             )
         if plan[0].step == 0:
             raise ValueError(
@@ -196,9 +210,13 @@ class Hidden(Form):
     entering = staticmethod(enter)
     leaving = staticmethod(leave)
 
-    def __init__(self, settings: SecondChances, steps: int) -> None:
-        self.chances, self.steps = settings, steps
-        self.frozen_at = settings.frozen_at(steps)
+    calm_from: int
+    """The step from which on gradients are multiplied with `calm`; known once the prunings are planned."""
+    frozen_at: int
+    """The step after which the masks are frozen; known once the prunings are planned."""
+
+    def __init__(self, settings: SecondChances) -> None:
+        self.chances = settings
 
     def start(self, work: Work) -> None:
         """Hidden values begin with the first event."""
@@ -227,6 +245,8 @@ class Hidden(Form):
             if work.noise is not None and work.noise.scale > 0:
                 add_noise(work.noise, work.kernels, group, grads, step, scale, hidden=True)
             self._limit(work, group, grads, scale)
+            if self.chances.calm < 1 and step >= self.calm_from:
+                grads.mul_(self.chances.calm)
             group.store_grads()
 
     def settle(self, work: Work, step: int) -> None:
@@ -265,7 +285,9 @@ class Hidden(Form):
 
     def plan(self, prunings: Sequence[Pruning], steps: int) -> list[Pruning]:
         extended = self.chances.extend(prunings, steps)
-        _warn_of_long_second_chances(self.chances, prunings, steps)
+        self.frozen_at = self.chances.frozen_at(prunings, steps)
+        first, last = prunings[0].step, prunings[-1].step
+        self.calm_from = first + round(CALM_FROM * (last - first))
         return extended
 
     def permanent(self, step: int) -> bool:
@@ -275,7 +297,7 @@ class Hidden(Form):
         return step <= self.frozen_at
 
     def returning(self, step: int, keep: int) -> int:
-        return self.chances.returning(step, self.steps, keep)
+        return self.chances.returning(step, self.frozen_at, keep)
 
     def apply(self, work: Work, selection: Selection) -> None:
         """Change the masks and the thresholds. Hidden values stay as they are, with their momentum."""
@@ -346,21 +368,3 @@ def _limit_shard(group: Group, grads: Tensor, faint: Tensor, rate: Tensor, trust
     scaled = restored(wide(grads), mask, faint, rate)
     size, length = view.sum_of_rows(torch.stack([_squares(wide(weight)), _squares(scaled)])).sqrt()
     shorten(grads, scaled, size, length, trust)
-
-
-def _warn_of_long_second_chances(settings: SecondChances, plan: Sequence[Pruning], steps: int) -> None:
-    """Warn if a network is kept at an extreme sparsity for long while weights come and go.
-
-    Every hidden value is pushed about by the noise of the gradients, and the larger the steps, the further. In the end
-    noise decides which few weights are kept. (LeNet-300-100 at 99.9 %, 30 epochs, prunings until 50, 35 and 20 % of
-    training and masks frozen at 70 %: 92, 46 and 25 % on held-out data.)
-    """
-    last, frozen = plan[-1], settings.frozen_at(steps)
-    if (last.sparsity or 0.0) >= EXTREME and last.step < LATE * frozen:
-        warn(
-            f"the last pruning is at step {last.step:,}, and weights can come back until step {frozen:,}. For so long "
-            f"at a sparsity of {last.sparsity:.2%}, a network may collapse. End the prunings later (end=), freeze the "
-            f"masks at {last.step / LATE / steps:.2g} of training (until=), or prune permanently with "
-            "second_chances=None",
-            LongSecondChancesWarning,
-        )

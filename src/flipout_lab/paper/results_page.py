@@ -8,7 +8,18 @@ from pathlib import Path
 
 from ..reports import report_tables
 from ..reports.charts import accuracy_chart
-from ..reports.labels import PART_TITLES, SCHEDULES, by_network, counted, dense_references, label_runs, network_key
+from ..reports.equal_time import PART as EQUAL_TIME
+from ..reports.equal_time import equal_time_table, networks_at_equal_time, pruned_shares, time_chart
+from ..reports.labels import (
+    PART_TITLES,
+    SCHEDULES,
+    by_network,
+    counted,
+    dense_references,
+    label_runs,
+    network_key,
+    percent,
+)
 from ..reports.lead import choice_table, lead_figure, trials_table
 from ..reports.matplotlib_figures import draw_figure
 from ..reports.records import Record, Records, pooled, versions_of
@@ -53,6 +64,11 @@ of the gradient, which was chosen on held-out training data. So the gains below 
 were fixed before the runs below. These tables show everything that was run, on the test set, also what did not help.
 The difference is to permanent global magnitude, with the same seed. It is bold if its interval does not contain 0.
 """
+EQUAL_TIME_PROTOCOL = """\
+A method that makes training faster can train for longer. Every method was trained for several numbers of epochs, one
+run at a time on one core, with shrinking and sparse kernels where they pay. Methods are compared at the time that
+FlipOut's default takes for its longest training. The time is that of training alone, without evaluation.
+"""
 
 
 def render_results_page(all_records: Sequence[Records], command: str, pictures: Path | None = None) -> str:
@@ -66,6 +82,7 @@ def render_results_page(all_records: Sequence[Records], command: str, pictures: 
         *_figure(records, pictures, names),
         "## Which method at which sparsity\n",
         _table_or_not_run(choice_table("", records.runs)),
+        *_equal_time(records, pictures, names),
         "## The claims of the paper\n",
         _table_or_not_run(claims_table("", records), "\n[Every comparison](#the-claims-in-detail) is below.\n"),
         *_trials(records, pictures, names),
@@ -84,6 +101,21 @@ def _figure(records: Records, pictures: Path | None, names: UniqueNames) -> Iter
         return
     yield f"{lead.network}, {seeds_line(lead.runs)}.{_dense_sentence(lead.runs)}\n"
     yield from _picture(lead.network, "lead", lead.runs, pictures, names)
+
+
+def _equal_time(records: Records, pictures: Path | None, names: UniqueNames) -> Iterator[str]:
+    """Accuracy against hours, if that was run."""
+    for network, runs in networks_at_equal_time(records.runs).items():
+        yield f"## Accuracy at equal time: {network}\n"
+        yield EQUAL_TIME_PROTOCOL
+        if (table := equal_time_table("", runs)) is not None:
+            yield table.markdown()
+        for sparsity in pruned_shares(runs) if pictures is not None else ():
+            assert pictures is not None
+            title = f"{network}, {percent(sparsity)} pruned"
+            path = pictures / f"{names.reserve(title, 'hours')}.png"
+            draw_figure(path, title, time_chart(runs, sparsity))
+            yield f"![{title}: accuracy against hours]({pictures.name}/{path.name})\n"
 
 
 def _dense_sentence(runs: Sequence[Record]) -> str:
@@ -159,7 +191,7 @@ def _summarize(findings: Sequence[Finding]) -> str:
 def _networks(records: Records, pictures: Path | None, names: UniqueNames) -> Iterator[str]:
     """All tables of every network, part by part."""
     for network, of_network in by_network(records.runs).items():
-        parts = dict.fromkeys(part for run in of_network for part in run.parts if part != TRIALS)
+        parts = dict.fromkeys(part for run in of_network for part in run.parts if part not in (TRIALS, EQUAL_TIME))
         if not any(run.result is not None or run.failure for run in of_network) or not parts:
             continue
         yield f"## {network}\n"

@@ -78,7 +78,8 @@ def styles(runs: Sequence[Record]) -> dict[str, Style]:
     return chosen
 
 
-def _curve(label: str, style: Style, points: Sequence[tuple[float, Cell]], prunings: tuple[float, ...] = ()) -> Curve:
+def curve_of(label: str, style: Style, points: Sequence[tuple[float, Cell]], prunings: tuple[float, ...] = ()) -> Curve:
+    """A curve through the means of cells."""
     points = [(x, cell) for x, cell in points if cell.values]
     columns = ((x, cell.mean, cell.spread, cell.seeds) for x, cell in points)
     x, y, error, seeds = zip(*columns, strict=True) if points else ((), (), (), ())
@@ -88,7 +89,7 @@ def _curve(label: str, style: Style, points: Sequence[tuple[float, Cell]], pruni
 def accuracy_chart(runs: Sequence[Record]) -> Lines:
     style, dense = styles(runs), dense_cell(runs)
     curves = tuple(
-        _curve(label, style[label], [(1 - sparsity, cell) for sparsity, cell in row.items()])
+        curve_of(label, style[label], [(1 - sparsity, cell) for sparsity, cell in row.items()])
         for label, row in cells(runs).items()
     )
     reference = dense.mean if dense is not None and dense.values else None
@@ -103,7 +104,7 @@ def scan_chart(runs: Sequence[Record], option: str, axis: str) -> Lines:
     for number, ((method, sparsity), group) in enumerate(scans.items()):
         style = Style(colours[number % len(colours)], "solid", SYMBOLS[number % len(SYMBOLS)])
         points = [(value, cell) for (value, _), cell in sorted(by_option(group, option).items(), key=lambda e: e[0])]
-        curves.append(_curve(f"{method}, {percent(sparsity)}", style, points))
+        curves.append(curve_of(f"{method}, {percent(sparsity)}", style, points))
     return Lines(tuple(curves), axis, "accuracy (%)")
 
 
@@ -132,7 +133,7 @@ def _epoch_curves(
         group = one_per_seed(records)
         epochs = min(len(run.metrics) for run in group)
         points = [(e + 1.0, Cell(tuple(value(run, e) for run in group))) for e in range(epochs)]
-        curves.append(_curve(label, style[label], points, pruning_epochs(group[0])))
+        curves.append(curve_of(label, style[label], points, pruning_epochs(group[0])))
     return tuple(curves)
 
 

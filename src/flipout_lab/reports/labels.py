@@ -27,6 +27,7 @@ PART_TITLES = {
     "aim": "The aim test: over-shoots and under-shoots",
     "others": "Other methods",
     "second chances": "Second chances: pruned weights that come back",
+    "equal time": "Accuracy at equal time",
     "choice": "Choices made on held-out data",
     "smoke test": "Smoke test: it says nothing about the methods",
     "runs": "Runs outside of a grid",
@@ -44,10 +45,14 @@ def network_key(settings: Settings) -> tuple[tuple[str, Any], ...]:
 
 def network_title(settings: Settings) -> str:
     """The network, its data and its training in one line."""
-    width = f", {settings.width:g} of its channels" if settings.width != 1 else ""
     held = HELD_OUT if settings.validate_ else ""
-    name = f"{model_title(settings.model)} on {data_title(settings.data)}"
-    return f"{name}{width}, {counted(settings.epochs, 'epoch')}{held}"
+    return f"{network_name(settings)}, {counted(settings.epochs, 'epoch')}{held}"
+
+
+def network_name(settings: Settings) -> str:
+    """The network and its data."""
+    width = f", {settings.width:g} of its channels" if settings.width != 1 else ""
+    return f"{model_title(settings.model)} on {data_title(settings.data)}{width}"
 
 
 def by_network(records: Iterable[Record]) -> dict[str, list[Record]]:
@@ -122,6 +127,7 @@ WORDS: Mapping[str, Callable[[Any], str]] = {
     SECOND_CHANCES: lambda value: "second chances" if value else "permanent",
     "granularity": lambda value: {"channel": "channels", "kernel": "kernels"}.get(value, value),
     "dead_first": lambda value: "dead first" if value else "dead last",
+    "pace": lambda value: f"{value} pace",
     "criterion": lambda value: CRITERIA.get(value, value),
 }
 """How options are worded; others by their name and value."""

@@ -16,6 +16,8 @@ from ..runs.run_folder import CONFIG
 from ..tables import Table
 from . import charts
 from .charts import Chart, Lines
+from .equal_time import PART as EQUAL_TIME
+from .equal_time import equal_time_table, networks_at_equal_time, pruned_shares, time_chart
 from .labels import PART_TITLES, by_network, counted, dense_references, label_runs, percent, scanned_option
 from .lead import choice_table, lead_figure
 from .matplotlib_figures import draw_figure
@@ -160,6 +162,7 @@ def write_report(records: Records, folder: Path, *, runs_folder: str = "..", cla
         (folder / name).mkdir(parents=True, exist_ok=True)
     report = Report(folder)
     sections = _lead_sections(report, records.runs, claims)
+    sections += [_time_section(report, network, runs) for network, runs in networks_at_equal_time(records.runs).items()]
     sections += [_network_section(report, title, runs) for title, runs in by_network(records.runs).items()]
     sections.append(_all_runs_section(report, records.runs, runs_folder))
     write_bytes(folder / "results.json", results_json(records).encode())
@@ -194,6 +197,20 @@ def _lead_sections(report: Report, runs: Sequence[Record], claims: Table | None)
         if table is not None:
             section.add(table.title, report.table(report.names.reserve(table.title), table))
     return [section]
+
+
+def _time_section(report: Report, network: str, runs: Sequence[Record]) -> Section:
+    """Accuracy against hours, from runs that differ in their epochs."""
+    title = f"{PART_TITLES[EQUAL_TIME]}: {network}"
+    section = Section(title, report.names.reserve(title))
+    drawn = {percent(sparsity): time_chart(runs, sparsity) for sparsity in pruned_shares(runs)}
+    if drawn:
+        section.add(
+            "Accuracy against hours", report.figure(report.names.reserve(section.anchor, "hours"), title, drawn)
+        )
+    if (table := equal_time_table(title, runs)) is not None:
+        section.add(table.title, report.table(report.names.reserve(table.title), table))
+    return section
 
 
 def _network_section(report: Report, title: str, runs: Sequence[Record]) -> Section:

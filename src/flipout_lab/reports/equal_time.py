@@ -1,0 +1,96 @@
+"""Accuracy against hours: methods at equal time, from runs that differ in their epochs."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..tables import Table, bold_if
+from .charts import Lines, curve_of, styles
+from .labels import label_runs, network_key, network_name, percent
+from .records import Record, grouped
+from .seed_statistics import Cell, cell_of
+
+PART = "equal time"
+"""The part of a grid whose runs differ in their epochs."""
+
+REFERENCE = "FlipOut"
+"""The method whose longest training sets the time at which the others are compared."""
+
+Points = Mapping[float, Cell]
+"""The accuracies of a method by the hours that it took: one point for each number of epochs."""
+
+
+def networks_at_equal_time(runs: Iterable[Record]) -> dict[str, list[Record]]:
+    """The finished runs of the part, by network; runs of a network may differ in their epochs."""
+    finished = [run for run in runs if PART in run.parts and run.accuracy is not None]
+    groups = grouped(finished, lambda run: tuple(pair for pair in network_key(run.settings) if pair[0] != "epochs"))
+    return {network_name(group[0].settings): group for group in groups.values()}
+
+
+def pruned_shares(runs: Iterable[Record]) -> list[float]:
+    """The sparsities of the runs, without that of the dense network."""
+    return sorted({run.settings.sparsity for run in runs if run.is_pruned and run.settings.sparsity is not None})
+
+
+def time_chart(runs: Sequence[Record], sparsity: float) -> Lines:
+    """Accuracy against hours at one sparsity, with the dense network; one point for each number of epochs."""
+    style = styles(runs)
+    curves = (curve_of(label, style[label], list(points.items())) for label, points in _points(runs, sparsity).items())
+    return Lines(tuple(curves), "hours of training", "accuracy, last epoch (%)")
+
+
+def equal_time_table(title: str, runs: Sequence[Record]) -> Table | None:
+    """The accuracy of every method at the time that FlipOut's longest training takes; None if FlipOut was not run.
+
+    Between two numbers of epochs it is interpolated for each seed. It is never extrapolated.
+    """
+    rows = []
+    for sparsity in pruned_shares(runs):
+        methods = _points(runs, sparsity)
+        if REFERENCE not in methods:
+            continue
+        hours, reference = list(methods[REFERENCE].items())[-1]
+        for label, points in methods.items():
+            cell = at_time(points, hours)
+            difference = cell.minus(reference)
+            compared = label != REFERENCE and difference.values
+            shown = bold_if(difference, difference.is_shown) if compared else ""
+            reached = str(cell) if cell.values else "not reached"
+            rows.append([label, percent(sparsity), f"{60 * hours:.0f}", str(cell.seeds), reached, shown])
+    heading = ("method", "pruned", "minutes", "seeds", "accuracy", "minus FlipOut")
+    notes = ("Between two numbers of epochs the accuracy is interpolated, linearly in the logarithm of the time.",)
+    return Table(title, heading, rows, notes) if rows else None
+
+
+def at_time(points: Points, hours: float) -> Cell:
+    """The accuracies of a method at a time, one for each seed whose trainings are shorter and longer, or just as long.
+
+    Linear in the logarithm of the time.
+    """
+    seeds = sorted({seed for cell in points.values() for seed in cell.by_seed})
+    found = dict[int, float]()
+    for seed in seeds:
+        curve = sorted((math.log(time), cell.by_seed[seed]) for time, cell in points.items() if seed in cell.by_seed)
+        for (x0, y0), (x1, y1) in zip(curve, curve[1:] or curve, strict=False):
+            if x0 <= math.log(hours) <= x1:
+                share = (math.log(hours) - x0) / (x1 - x0) if x1 > x0 else 0.0
+                found[seed] = y0 + (y1 - y0) * share
+    return Cell(tuple(found.values()), tuple(found))
+
+
+def _points(runs: Sequence[Record], sparsity: float) -> dict[str, Points]:
+    """The points of every method at a sparsity and of the dense network, by label, the shortest training first."""
+    labels = label_runs(runs)
+    shown = [run for run in runs if run.settings.sparsity == sparsity or not run.is_pruned]
+    found = dict[str, Points]()
+    for label, group in grouped(shown, lambda run: labels[run.name]).items():
+        lengths = grouped(group, lambda run: run.settings.total_epochs)
+        found[label] = {_hours(lengths[epochs]): cell_of(lengths[epochs]) for epochs in sorted(lengths)}
+    return found
+
+
+def _hours(runs: Sequence[Record]) -> float:
+    """The mean over seeds."""
+    return statistics.fmean(run.result["seconds"] for run in runs if run.result is not None) / 3600
