@@ -6,11 +6,13 @@ from .aim import AimTest
 from .events import Event, Selection
 from .forms import Form, SecondChances
 from .methods import (
+    L0,
     LAMP,
     METHODS,
     SNIP,
     DeepR,
     Dense,
+    DynamicSparseTraining,
     Fisher,
     FlipOut,
     GlobalMagnitude,
@@ -26,6 +28,7 @@ from .methods import (
     Random,
     RelativeMagnitude,
     RigL,
+    VariationalDropout,
     register,
 )
 from .problems import (
@@ -39,6 +42,7 @@ from .problems import (
     KeepZerosWarning,
     LongSecondChancesWarning,
     LostZerosWarning,
+    NoSampleWarning,
     NotCompiledWarning,
     NotShrunkWarning,
     StaleMasksWarning,
@@ -51,6 +55,7 @@ from .statistics import Statistic
 from .version import __version__ as __version__
 
 __all__ = [
+    "L0",
     "LAMP",
     "METHODS",
     "SNIP",
@@ -65,6 +70,7 @@ __all__ = [
     "DeepR",
     "Dense",
     "DivergenceWarning",
+    "DynamicSparseTraining",
     "Event",
     "Fisher",
     "FlipOut",
@@ -84,6 +90,7 @@ __all__ = [
     "Lottery",
     "MagnitudeUncertainty",
     "Method",
+    "NoSampleWarning",
     "NotCompiledWarning",
     "NotShrunkWarning",
     "OneShot",
@@ -98,6 +105,7 @@ __all__ = [
     "StaleMasksWarning",
     "Statistic",
     "UnfinishedWarning",
+    "VariationalDropout",
     "criteria",
     "export",
     "integrations",

@@ -32,6 +32,10 @@ class LongSecondChancesWarning(UserWarning):
     """Pruned weights may come back for so long after the last pruning that the network may collapse."""
 
 
+class NoSampleWarning(UserWarning):
+    """A network with noise in its weights was trained without it, because no call of its modules was seen."""
+
+
 class NotCompiledWarning(UserWarning):
     """`torch.compile` failed. The code runs in eager mode: the same results, more slowly."""
 

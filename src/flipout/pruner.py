@@ -184,6 +184,7 @@ class Pruner:
         self.shrinker.attach()
         self.dead.watch(self.model)
         self.units.watch(self.model)
+        self.form.watch(self.model, self.work)
         self._farewell = weakref.finalize(self, guards.warn_at_the_end, self._progress, weakref.ref(self))
 
     def remove(self) -> None:
@@ -194,6 +195,8 @@ class Pruner:
         if attachments.discard(self):
             for attached in (self.shrinker, self._hooks, self.work.gradients, self.dead, self.units):
                 attached.remove()
+            with torch.no_grad():
+                self.form.remove(self.work)
             self._farewell.detach()
             self._progress.warn()
             for guard in self.guards:

@@ -19,17 +19,20 @@ from .dense import Dense, KeepZeros
 # isort: split
 from .deep_r import DeepR
 from .hoyer import HoyerSquare
+from .latent import L0, DynamicSparseTraining, VariationalDropout
 from .lottery import Lottery
 from .registry import METHODS, LoopNeeds, Method, register
 from .regrowth import GraNet, RigL
 from .snip import SNIP
 
 __all__ = [
+    "L0",
     "LAMP",
     "METHODS",
     "SNIP",
     "DeepR",
     "Dense",
+    "DynamicSparseTraining",
     "Fisher",
     "FlipOut",
     "GlobalMagnitude",
@@ -45,5 +48,6 @@ __all__ = [
     "Random",
     "RelativeMagnitude",
     "RigL",
+    "VariationalDropout",
     "register",
 ]

@@ -68,6 +68,14 @@ class WindowOptions(CommonOptions, total=False):
     form: Form | None
 
 
+class LatentOptions(Options, total=False):
+    """The options of a method that trains a latent number beside each weight."""
+
+    start: float | None
+    end: float | None
+    schedule: ScheduleChoice
+
+
 class NoisyWindowOptions(WindowOptions, Options, total=False):
     """The options of `Gradual` without second chances."""
 

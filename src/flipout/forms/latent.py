@@ -1,0 +1,275 @@
+"""Latent forms: beside each weight `theta` a latent number is trained, and decides what the network computes with.
+
+The network computes with `e(theta, latent, noise)`. Backward leaves `G = dL/de` in `.grad`, and the gradients of
+`theta` and of the latent follow from it, element by element. The optimizer of the user trains `theta`. A small
+optimizer of the form trains the latent, with the gradient of a penalty added. A latent belongs to one weight, or to a
+row or a column of a weight tensor.
+
+What stands in the parameters, and when:
+
+    from a training call until the step      the sample of this step, e(theta, latent, noise)
+    otherwise, and in evaluation mode        the deterministic weights, e(theta, latent)
+    from the last event on                   plain weights: the latents are dropped
+
+`training` of the module that holds a weight decides, and hooks before the call of a module see to it: see `ModeHooks`.
+The noise of a step is a function of its number, so every micro-batch of a step sees the same sample. In the first step
+the network computes with the weights that it starts with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ..events import Selection
+from ..numerics import masked, wide, zero_pruned
+from ..problems import Need, NoSampleWarning, warn
+from ..runtime.optimizer_state import group_of
+from ..runtime.work import Work
+from ..schedules import Pruning
+from ..weights import Weight
+from .form import Form
+from .mode_hooks import ModeHooks
+
+
+@dataclass
+class Shown:
+    """What stands in a parameter: the sample of the step or the deterministic weights, and its version then."""
+
+    sampled: bool = False
+    version: tuple[int, ...] = ()
+
+
+class Latent(Form):
+    """What the latent forms share. A subclass has the equations: `start_of`, `computed`, `backward`, `saliency`,
+    `survives`, and `noise` if there is any.
+
+    Args:
+        lambda_: weight of the penalty in the loss.
+        latent_lr: learning rate of the latents.
+        seed: the seed of the noise.
+    """
+
+    needs: ClassVar[Mapping[Need, str]] = {
+        "own form": "every weight has a latent number beside it, which the form trains",
+        "whole weights": "the weights of a step must stand in the parameters before they are gathered",
+    }
+
+    noisy: ClassVar[bool] = True
+    """Whether there is noise: then the sample differs from the deterministic weights."""
+
+    moments: ClassVar[tuple[str, ...]] = ("first", "second")
+    """What the optimizer of the latents keeps. By default it is Adam."""
+
+    def __init__(self, lambda_: float, latent_lr: float, seed: int) -> None:
+        self.lambda_, self.latent_lr, self.seed = lambda_, latent_lr, seed
+        self._step, self._steps, self._last = 0, 1, 0
+        self._inside, self._warned = False, False
+        self._shown: dict[str, Shown] = {}
+        self._gradients: dict[str, Tensor] = {}
+        self._hooks = ModeHooks()
+
+    # The equations.
+
+    def start_of(self, weight: Weight) -> Tensor:
+        """The latents that training starts with."""
+        raise NotImplementedError
+
+    def noise(self, weight: Weight, step: int) -> Tensor | None:
+        """The noise of a step."""
+        return None
+
+    def computed(self, theta: Tensor, latent: Tensor, noise: Tensor | None) -> Tensor:
+        """What the network computes with; without noise the deterministic weights."""
+        raise NotImplementedError
+
+    def backward(
+        self, theta: Tensor, latent: Tensor, noise: Tensor | None, grad: Tensor, lambda_: float
+    ) -> tuple[Tensor, Tensor]:
+        """The gradients of `theta` and of the latent, from that of `computed`, with `lambda_` times the penalty."""
+        raise NotImplementedError
+
+    def saliency(self, theta: Tensor, latent: Tensor) -> Tensor:
+        """What an event ranks; the lowest are pruned first."""
+        raise NotImplementedError
+
+    def survives(self, theta: Tensor, latent: Tensor) -> Tensor:
+        """Marks what is kept if no sparsity is asked for: what has the highest saliencies."""
+        raise NotImplementedError
+
+    def folded(self, theta: Tensor, latent: Tensor) -> Tensor:
+        """The plain weights that remain when the latents are dropped."""
+        return theta
+
+    def penalty_weight(self, step: int) -> float:
+        """The weight of the penalty in a step."""
+        return self.lambda_
+
+    def update(self, weight: Weight, latent: Tensor, grad: Tensor, step: int) -> None:
+        """Update the latents of a weight: a step of Adam. `step` counts from 1."""
+        first, second = (weight.slots[name] for name in self.moments)
+        first.lerp_(grad, 0.1)
+        second.mul_(0.999).addcmul_(grad, grad, value=0.001)
+        size = (second / (1 - 0.999**step)).sqrt_().add_(1e-8)
+        latent.addcdiv_(first, size, value=-self.latent_lr / (1 - 0.9**step))
+
+    # Around a step.
+
+    def plan(self, prunings: Sequence[Pruning], steps: int) -> list[Pruning]:
+        self._steps, self._last = steps, prunings[-1].step
+        return list(prunings)
+
+    def slots(self, weight: Weight) -> dict[str, Tensor]:
+        """`theta`, its latents, and what their optimizer keeps."""
+        latent = self.start_of(weight)
+        moments = {name: torch.zeros_like(latent) for name in self.moments}
+        return {"theta": weight.local.detach().clone(), "latent": latent, **moments}
+
+    def start(self, work: Work) -> None:
+        super().start(work)
+        self._shown = {weight.name: Shown(version=_version(weight)) for weight in work.weights}
+
+    def watch(self, model: nn.Module, work: Work) -> None:
+        if self.noisy and work.weights[0].slots:
+            self._hooks.watch(model, work.weights, self.fit)
+
+    def remove(self, work: Work) -> None:
+        self._hooks.remove()
+        for weight in work.weights:
+            if weight.slots and self._shown[weight.name].sampled:
+                self._show(weight, sampled=False)
+
+    def fit(self, weights: Sequence[Weight]) -> None:
+        """Put what the modules of these weights compute with in their mode into the parameters."""
+        for weight in weights if self._step and not self._inside else ():
+            sampled = weight.module.training
+            if weight.slots and sampled is not self._shown[weight.name].sampled:
+                self._take_changes(weight)
+                self._show(weight, sampled=sampled)
+
+    def _show(self, weight: Weight, *, sampled: bool) -> None:
+        """Put the sample of the step or the deterministic weights into a parameter."""
+        weight.local.copy_(self._values(weight, sampled))
+        self._shown[weight.name] = Shown(sampled, _version(weight))
+
+    def _values(self, weight: Weight, sampled: bool) -> Tensor:
+        if not self._step:
+            return weight.slots["theta"]
+        noise = self.noise(weight, self._step) if sampled else None
+        values = self.computed(wide(weight.slots["theta"]), weight.slots["latent"], noise)
+        return masked(values.to(weight.local.dtype), weight.bytes)
+
+    def _take_changes(self, weight: Weight) -> None:
+        """If something other than a step has changed a weight, train on from there."""
+        if _version(weight) != self._shown[weight.name].version:
+            known = [self._values(weight, sampled) for sampled in {False, self.noisy}]
+            changed = torch.stack([weight.local != values for values in known]).all(0)
+            weight.slots["theta"].copy_(torch.where(changed, weight.local, weight.slots["theta"]))
+
+    def trained(self, weight: Weight) -> Tensor:
+        return weight.local if self._inside or not weight.slots else weight.slots["theta"]
+
+    def enter(self, work: Work) -> None:
+        if self._inside or not work.weights[0].slots:
+            return
+        for weight in work.weights:
+            self._take_changes(weight)
+        self._inside = True
+        for weight in work.weights:
+            weight.local.copy_(weight.slots["theta"])
+
+    def gradients(self, work: Work, step: int, scale: Tensor | float) -> None:
+        self._warn_without_sample(work)
+        for weight in work.weights:
+            if weight.slots and (grad := weight.grad) is not None:
+                factor = scale.to(grad.device) if isinstance(scale, Tensor) else scale
+                factor = -factor if group_of(work.optimizer, weight.parameter).get("maximize") else factor
+                noise = self.noise(weight, step) if self._shown[weight.name].sampled else None
+                own, latent = self.backward(
+                    wide(weight.slots["theta"]),
+                    weight.slots["latent"],
+                    noise,
+                    masked(wide(grad), weight.bytes) / factor,
+                    self.penalty_weight(step),
+                )
+                grad.copy_(own * factor)
+                self._gradients[weight.name] = latent
+        super().gradients(work, step, scale)
+
+    def settle(self, work: Work, step: int) -> None:
+        super().settle(work, step)
+        for weight in work.weights:
+            if weight.slots:
+                weight.slots["theta"].copy_(weight.local)
+                if weight.name in self._gradients:
+                    self.update(weight, weight.slots["latent"], self._gradients[weight.name], step)
+        self._step, self._inside = step, False
+        self._gradients.clear()
+        self.settled(work)
+        for weight in work.weights:
+            if weight.slots:
+                self._show(weight, sampled=False)
+
+    def settled(self, work: Work) -> None:
+        """Called after each update of the weights and the latents."""
+
+    def leave(self, work: Work) -> None:
+        if self._inside:
+            self._inside = False
+            self._gradients.clear()
+            for weight in work.weights:
+                self._show(weight, sampled=self._shown[weight.name].sampled)
+
+    def _warn_without_sample(self, work: Work) -> None:
+        missed = [w.name for w in work.weights if w.slots and w.module.training and not self._shown[w.name].sampled]
+        if self.noisy and self._step and missed and not self._warned:
+            self._warned = True
+            warn(
+                f"{missed[0]} was trained without noise, because no call of its module was seen. Call the module that "
+                "the pruner was attached to, or a layer of it: the compiled one if you compile it, and not through "
+                "torch.func.functional_call",
+                NoSampleWarning,
+            )
+
+    # In an event.
+
+    def apply(self, work: Work, selection: Selection) -> None:
+        super().apply(work, selection)
+        for weight in work.weights:
+            if weight.slots:
+                zero_pruned(weight.slots["theta"], weight.bytes)
+
+    def freeze(self, work: Work) -> None:
+        """After the last event: forget the latents, and train plain weights from then on."""
+        if self._step >= self._last and work.weights[0].slots:
+            for weight in work.weights:
+                values = self.folded(wide(weight.slots["theta"]), weight.slots["latent"])
+                weight.local.copy_(masked(values.to(weight.local.dtype), weight.bytes))
+                weight.slots.clear()
+            self._hooks.remove()
+            work.forget()
+
+    # In a state.
+
+    def saved(self, weight: Weight) -> dict[str, Tensor]:
+        return weight.slots or self.slots(weight)
+
+    def load(self, work: Work, saved: Mapping[str, Mapping[str, Tensor]], step: int, pruned: bool) -> None:
+        self._step = step
+        for weight in work.weights:
+            weight.slots.clear()
+            if step < self._last:
+                weight.slots.update(self.slots(weight))
+            else:
+                self._hooks.remove()
+            self._shown[weight.name] = Shown()
+        work.forget()
+        super().load(work, saved, step, pruned)
+
+
+def _version(weight: Weight) -> tuple[int, ...]:
+    return weight.view.version(weight.parameter)
