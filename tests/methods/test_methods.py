@@ -139,6 +139,7 @@ def test_the_names_of_the_methods() -> None:
         "hoyer-square",
         "variational-dropout",
         "l0",
+        "obs",
         "dynamic-sparse-training",
         "magnitude-uncertainty",
         "deep-r",

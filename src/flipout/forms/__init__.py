@@ -1,5 +1,6 @@
 """Forms: what the optimizer trains, and what the network computes with."""
 
+from .compensation import Compensation
 from .form import Form
 from .gates import HardConcrete
 from .hidden import Hidden, SecondChances, as_second_chances
@@ -9,6 +10,7 @@ from .thresholds import Thresholds
 from .variational import VariationalDropoutForm
 
 __all__ = [
+    "Compensation",
     "FixedSigns",
     "Form",
     "HardConcrete",

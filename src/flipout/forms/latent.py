@@ -71,6 +71,7 @@ class Latent(Form):
         self._inside, self._warned = False, False
         self._shown: dict[str, Shown] = {}
         self._gradients: dict[str, Tensor] = {}
+        self._noise: dict[str, Tensor] = {}
         self._hooks = ModeHooks()
 
     # The equations.
@@ -153,21 +154,28 @@ class Latent(Form):
 
     def _show(self, weight: Weight, *, sampled: bool) -> None:
         """Put the sample of the step or the deterministic weights into a parameter."""
-        weight.local.copy_(self._values(weight, sampled))
+        weight.local.copy_(self._values(weight, self._noise_of(weight) if sampled else None))
         self._shown[weight.name] = Shown(sampled, _version(weight))
 
-    def _values(self, weight: Weight, sampled: bool) -> Tensor:
+    def _values(self, weight: Weight, noise: Tensor | None) -> Tensor:
         if not self._step:
             return weight.slots["theta"]
-        noise = self.noise(weight, self._step) if sampled else None
         values = self.computed(wide(weight.slots["theta"]), weight.slots["latent"], noise)
         return masked(values.to(weight.local.dtype), weight.bytes)
+
+    def _noise_of(self, weight: Weight) -> Tensor | None:
+        """The noise of this step, computed once. A weight that has some was trained with it in this step, also if the
+        network was evaluated since."""
+        if weight.name not in self._noise and (noise := self.noise(weight, self._step)) is not None:
+            self._noise[weight.name] = noise
+        return self._noise.get(weight.name)
 
     def _take_changes(self, weight: Weight) -> None:
         """If something other than a step has changed a weight, train on from there."""
         if _version(weight) != self._shown[weight.name].version:
-            known = [self._values(weight, sampled) for sampled in {False, self.noisy}]
-            changed = torch.stack([weight.local != values for values in known]).all(0)
+            changed = weight.local != self._values(weight, None)
+            if (noise := self.noise(weight, self._step)) is not None:  # a state may have been saved after a call
+                changed &= weight.local != self._values(weight, noise)
             weight.slots["theta"].copy_(torch.where(changed, weight.local, weight.slots["theta"]))
 
     def trained(self, weight: Weight) -> Tensor:
@@ -188,11 +196,10 @@ class Latent(Form):
             if weight.slots and (grad := weight.grad) is not None:
                 factor = scale.to(grad.device) if isinstance(scale, Tensor) else scale
                 factor = -factor if group_of(work.optimizer, weight.parameter).get("maximize") else factor
-                noise = self.noise(weight, step) if self._shown[weight.name].sampled else None
                 own, latent = self.backward(
                     wide(weight.slots["theta"]),
                     weight.slots["latent"],
-                    noise,
+                    self._noise.get(weight.name),
                     masked(wide(grad), weight.bytes) / factor,
                     self.penalty_weight(step),
                 )
@@ -209,6 +216,7 @@ class Latent(Form):
                     self.update(weight, weight.slots["latent"], self._gradients[weight.name], step)
         self._step, self._inside = step, False
         self._gradients.clear()
+        self._noise.clear()
         self.settled(work)
         for weight in work.weights:
             if weight.slots:
@@ -225,7 +233,7 @@ class Latent(Form):
                 self._show(weight, sampled=self._shown[weight.name].sampled)
 
     def _warn_without_sample(self, work: Work) -> None:
-        missed = [w.name for w in work.weights if w.slots and w.module.training and not self._shown[w.name].sampled]
+        missed = [w.name for w in work.weights if w.slots and w.module.training and w.name not in self._noise]
         if self.noisy and self._step and missed and not self._warned:
             self._warned = True
             warn(
@@ -260,6 +268,7 @@ class Latent(Form):
 
     def load(self, work: Work, saved: Mapping[str, Mapping[str, Tensor]], step: int, pruned: bool) -> None:
         self._step = step
+        self._noise.clear()
         for weight in work.weights:
             weight.slots.clear()
             if step < self._last:

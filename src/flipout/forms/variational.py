@@ -71,8 +71,8 @@ class VariationalDropoutForm(Latent):
         self, theta: Tensor, latent: Tensor, noise: Tensor | None, grad: Tensor, lambda_: float
     ) -> tuple[Tensor, Tensor]:
         """`dL/dtheta = G - lambda KL' 2 theta / (theta^2 + 1e-8)`, `dL/dlog sigma^2 = G eps sigma / 2 + lambda KL'`."""
-        grad = torch.where(self.survives(theta, latent), grad, 0)
         log = log_alpha(theta, latent)
+        grad = torch.where(log < PRUNED, grad, 0)
         pull = torch.where(log.abs() < LIMIT, lambda_ * slope(log), 0)
         noisy = 0 if noise is None else grad * noise * (latent / 2).exp() / 2
         return grad - pull * 2 * theta / (theta.square() + 1e-8), noisy + pull

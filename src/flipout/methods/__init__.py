@@ -21,6 +21,7 @@ from .deep_r import DeepR
 from .hoyer import HoyerSquare
 from .latent import L0, DynamicSparseTraining, VariationalDropout
 from .lottery import Lottery
+from .obs import OptimalBrainSurgeon
 from .registry import METHODS, LoopNeeds, Method, register
 from .regrowth import GraNet, RigL
 from .snip import SNIP
@@ -44,6 +45,7 @@ __all__ = [
     "Lottery",
     "MagnitudeUncertainty",
     "Method",
+    "OptimalBrainSurgeon",
     "PaperFlipOut",
     "Random",
     "RelativeMagnitude",

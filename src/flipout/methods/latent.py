@@ -18,7 +18,7 @@ from ..forms.gates import Gates
 from ..pruner import Pruner
 from ..schedules import AtThreshold, Pruning
 from ..weights import Weight, count_marks
-from .options import LatentOptions, Options, ScheduleChoice, schedule_for
+from .options import Options, OwnFormOptions, ScheduleChoice, schedule_for
 from .registry import register
 
 
@@ -117,7 +117,7 @@ class VariationalDropout(LatentPruner):
         latent_lr: float = 1e-3,
         warm_up: tuple[float, float] = (0.025, 0.1),
         fine_tune: float = 0.0,
-        **options: Unpack[LatentOptions],
+        **options: Unpack[OwnFormOptions],
     ) -> None:
         if not 0 <= warm_up[0] <= warm_up[1] <= 1:
             raise ValueError(f"warm_up is {warm_up}; give two shares of training, 0 <= start <= full")
@@ -157,7 +157,7 @@ class L0(LatentPruner):
         gates: Gates = "weight",
         drop: float = 0.5,
         fine_tune: float = 0.0,
-        **options: Unpack[LatentOptions],
+        **options: Unpack[OwnFormOptions],
     ) -> None:
         if gates not in ("weight", "unit"):
             raise ValueError(f"gates is {gates!r}; give 'weight' or 'unit'")
@@ -198,7 +198,7 @@ class DynamicSparseTraining(LatentPruner):
         lambda_: float = 5e-4,
         latent_lr: float = 1e-2,
         fine_tune: float = 0.0,
-        **options: Unpack[LatentOptions],
+        **options: Unpack[OwnFormOptions],
     ) -> None:
         form = Thresholds(lambda_, latent_lr)
         super().__init__(model, optimizer, form=form, sparsity=sparsity, steps=steps, fine_tune=fine_tune, **options)

@@ -68,8 +68,8 @@ class WindowOptions(CommonOptions, total=False):
     form: Form | None
 
 
-class LatentOptions(Options, total=False):
-    """The options of a method that trains a latent number beside each weight."""
+class OwnFormOptions(Options, total=False):
+    """The options of a method that prunes during training and has a form of its own."""
 
     start: float | None
     end: float | None
