@@ -31,7 +31,7 @@ def by_autograd(form: Latent, theta: Tensor, latent: Tensor, noise: Tensor | Non
     expected = torch.autograd.grad(loss, [theta, latent])
     with torch.no_grad():
         torch.testing.assert_close(form.computed(theta, latent, noise), values)
-        found = form.backward(theta, latent, noise, weights + 2 * values, 0.3)
+        found = form.backward(theta, latent, noise, weights + 2 * values, torch.tensor(0.3, dtype=theta.dtype))
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)
 
@@ -103,7 +103,9 @@ def test_a_weight_of_zero_has_a_finite_log_alpha() -> None:
     assert log_alpha(torch.zeros(1), torch.tensor([-10.0])).tolist() == [8.0]
     theta, latent = torch.zeros(1), torch.tensor([-10.0])
     form = VariationalDropoutForm(1.0, 1e-3, 0, (0.0, 0.0))
-    assert all(each.isfinite().all() for each in form.backward(theta, latent, torch.ones(1), torch.ones(1), 1.0))
+    assert all(
+        each.isfinite().all() for each in form.backward(theta, latent, torch.ones(1), torch.ones(1), torch.tensor(1.0))
+    )
 
 
 @given(st.floats(-4, 4))

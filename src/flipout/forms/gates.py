@@ -45,6 +45,33 @@ def open_probability(log_alpha: Tensor) -> Tensor:
     return torch.sigmoid(log_alpha - BETA * math.log(-GAMMA / ZETA))
 
 
+def computed(theta: Tensor, log_alpha: Tensor, noise: Tensor | None) -> Tensor:
+    """`theta * z`."""
+    return theta * gate(log_alpha, noise).clamp(0, 1)
+
+
+def backward(
+    theta: Tensor, log_alpha: Tensor, noise: Tensor | None, grad: Tensor, lambda_: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`dL/dtheta = G z` and `dL/dlog alpha = sum(G theta) z' + lambda n p (1 - p)` of the `n` weights of a gate."""
+    likelihood = (grad * theta).sum_to_size(log_alpha.shape) * gate_slope(log_alpha, noise)
+    p = open_probability(log_alpha)
+    penalty = lambda_ * (theta.numel() // log_alpha.numel()) * p * (1 - p)
+    return grad * gate(log_alpha, noise).clamp(0, 1), likelihood + penalty
+
+
+def saliency(theta: Tensor, log_alpha: Tensor) -> Tensor:
+    return log_alpha.expand_as(theta)
+
+
+def survives(theta: Tensor, log_alpha: Tensor) -> Tensor:
+    return (gate(log_alpha, None) > 0).expand_as(theta)
+
+
+def folded(theta: Tensor, log_alpha: Tensor) -> Tensor:
+    return computed(theta, log_alpha, None)
+
+
 class HardConcrete(Latent):
     """The network computes with `theta * z`, where `z` is the gate of a weight or of a unit. The penalty is the
     expected number of weights whose gate is not closed. The latent is `log alpha` of a gate.
@@ -58,6 +85,9 @@ class HardConcrete(Latent):
         gates: one gate for each weight, or for each unit.
         drop: the initial probability to drop a weight, roughly.
     """
+
+    computed, backward = staticmethod(computed), staticmethod(backward)
+    saliency, survives, folded = staticmethod(saliency), staticmethod(survives), staticmethod(folded)
 
     def __init__(self, lambda_: float, latent_lr: float, seed: int, gates: Gates, drop: float) -> None:
         super().__init__(lambda_, latent_lr, seed)
@@ -78,27 +108,6 @@ class HardConcrete(Latent):
         device = weight.local.device
         return uniform(self._shape(weight), seed=self.seed, step=step, tensor=weight.number, device=device)
 
-    def computed(self, theta: Tensor, latent: Tensor, noise: Tensor | None) -> Tensor:
-        return theta * gate(latent, noise).clamp(0, 1)
-
-    def backward(
-        self, theta: Tensor, latent: Tensor, noise: Tensor | None, grad: Tensor, lambda_: float
-    ) -> tuple[Tensor, Tensor]:
-        """`dL/dtheta = G z`, `dL/dlog alpha = sum(G theta) z' + lambda n p (1 - p)` of the `n` weights of a gate."""
-        likelihood = (grad * theta).sum_to_size(latent.shape) * gate_slope(latent, noise)
-        p = open_probability(latent)
-        penalty = lambda_ * (theta.numel() // latent.numel()) * p * (1 - p)
-        return grad * gate(latent, noise).clamp(0, 1), likelihood + penalty
-
     def update(self, weight: Weight, latent: Tensor, grad: Tensor, step: int) -> None:
         super().update(weight, latent, grad, step)
         latent.clamp_(-LARGEST, LARGEST)
-
-    def saliency(self, theta: Tensor, latent: Tensor) -> Tensor:
-        return latent.expand_as(theta)
-
-    def survives(self, theta: Tensor, latent: Tensor) -> Tensor:
-        return (gate(latent, None) > 0).expand_as(theta)
-
-    def folded(self, theta: Tensor, latent: Tensor) -> Tensor:
-        return self.computed(theta, latent, None)

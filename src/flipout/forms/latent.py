@@ -18,9 +18,9 @@ the network computes with the weights that it starts with.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from ..events import Selection
 from ..numerics import masked, wide, zero_pruned
 from ..problems import Need, NoSampleWarning, warn
+from ..runtime.compiler import compiled
 from ..runtime.optimizer_state import group_of
 from ..runtime.work import Work
 from ..schedules import Pruning
@@ -45,8 +46,8 @@ class Shown:
 
 
 class Latent(Form):
-    """What the latent forms share. A subclass has the equations: `start_of`, `computed`, `backward`, `saliency`,
-    `survives`, and `noise` if there is any.
+    """What the latent forms share. A subclass has the equations: the functions `computed`, `backward`, `saliency` and
+    `survives`, which are compiled if the pruner compiles, `start_of`, and `noise` if there is any.
 
     Args:
         lambda_: weight of the penalty in the loss.
@@ -68,7 +69,7 @@ class Latent(Form):
     def __init__(self, lambda_: float, latent_lr: float, seed: int) -> None:
         self.lambda_, self.latent_lr, self.seed = lambda_, latent_lr, seed
         self._step, self._steps, self._last = 0, 1, 0
-        self._inside, self._warned = False, False
+        self._inside, self._warned, self._compiled = False, False, False
         self._shown: dict[str, Shown] = {}
         self._gradients: dict[str, Tensor] = {}
         self._noise: dict[str, Tensor] = {}
@@ -84,27 +85,21 @@ class Latent(Form):
         """The noise of a step."""
         return None
 
-    def computed(self, theta: Tensor, latent: Tensor, noise: Tensor | None) -> Tensor:
-        """What the network computes with; without noise the deterministic weights."""
-        raise NotImplementedError
+    computed: Callable[[Tensor, Tensor, Tensor | None], Tensor]
+    """`computed(theta, latent, noise)`: what the network computes with; without noise the deterministic weights."""
 
-    def backward(
-        self, theta: Tensor, latent: Tensor, noise: Tensor | None, grad: Tensor, lambda_: float
-    ) -> tuple[Tensor, Tensor]:
-        """The gradients of `theta` and of the latent, from that of `computed`, with `lambda_` times the penalty."""
-        raise NotImplementedError
+    backward: Callable[[Tensor, Tensor, Tensor | None, Tensor, Tensor], tuple[Tensor, Tensor]]
+    """`backward(theta, latent, noise, grad, lambda_)`: the gradients of `theta` and of the latent, from that of
+    `computed`, with `lambda_` times the penalty."""
 
-    def saliency(self, theta: Tensor, latent: Tensor) -> Tensor:
-        """What an event ranks; the lowest are pruned first."""
-        raise NotImplementedError
+    saliency: Callable[[Tensor, Tensor], Tensor]
+    """`saliency(theta, latent)`: what an event ranks; the lowest are pruned first."""
 
-    def survives(self, theta: Tensor, latent: Tensor) -> Tensor:
-        """Marks what is kept if no sparsity is asked for: what has the highest saliencies."""
-        raise NotImplementedError
+    survives: Callable[[Tensor, Tensor], Tensor]
+    """`survives(theta, latent)`: marks what is kept if no sparsity is asked for, which has the highest saliencies."""
 
-    def folded(self, theta: Tensor, latent: Tensor) -> Tensor:
-        """The plain weights that remain when the latents are dropped."""
-        return theta
+    folded: Callable[[Tensor, Tensor], Tensor] = staticmethod(lambda theta, latent: theta)
+    """`folded(theta, latent)`: the plain weights that remain when the latents are dropped."""
 
     def penalty_weight(self, step: int) -> float:
         """The weight of the penalty in a step."""
@@ -117,6 +112,16 @@ class Latent(Form):
         second.mul_(0.999).addcmul_(grad, grad, value=0.001)
         size = (second / (1 - 0.999**step)).sqrt_().add_(1e-8)
         latent.addcdiv_(first, size, value=-self.latent_lr / (1 - 0.9**step))
+
+    def run(self, function: Callable[..., Any], *arguments: Tensor | int | None) -> Any:
+        """Call a function of a module, compiled if the pruner compiles."""
+        if not self._compiled:
+            return function(*arguments)
+        tensors = [each if isinstance(each, Tensor) else None for each in arguments]
+        kinds = [
+            each is not None and (each.dtype, each.device.type, *(min(n, 2) for n in each.shape)) for each in tensors
+        ]
+        return compiled(function, *kinds)(*arguments)
 
     # Around a step.
 
@@ -132,6 +137,7 @@ class Latent(Form):
 
     def start(self, work: Work) -> None:
         super().start(work)
+        self._compiled = work.kernels.compiled
         self._shown = {weight.name: Shown(version=_version(weight)) for weight in work.weights}
 
     def watch(self, model: nn.Module, work: Work) -> None:
@@ -160,7 +166,7 @@ class Latent(Form):
     def _values(self, weight: Weight, noise: Tensor | None) -> Tensor:
         if not self._step:
             return weight.slots["theta"]
-        values = self.computed(wide(weight.slots["theta"]), weight.slots["latent"], noise)
+        values = self.run(self.computed, wide(weight.slots["theta"]), weight.slots["latent"], noise)
         return masked(values.to(weight.local.dtype), weight.bytes)
 
     def _noise_of(self, weight: Weight) -> Tensor | None:
@@ -196,12 +202,13 @@ class Latent(Form):
             if weight.slots and (grad := weight.grad) is not None:
                 factor = scale.to(grad.device) if isinstance(scale, Tensor) else scale
                 factor = -factor if group_of(work.optimizer, weight.parameter).get("maximize") else factor
-                own, latent = self.backward(
+                own, latent = self.run(
+                    self.backward,
                     wide(weight.slots["theta"]),
                     weight.slots["latent"],
                     self._noise.get(weight.name),
                     masked(wide(grad), weight.bytes) / factor,
-                    self.penalty_weight(step),
+                    torch.full((), self.penalty_weight(step), dtype=grad.dtype, device=grad.device),
                 )
                 grad.copy_(own * factor)
                 self._gradients[weight.name] = latent
@@ -267,7 +274,7 @@ class Latent(Form):
         return weight.slots or self.slots(weight)
 
     def load(self, work: Work, saved: Mapping[str, Mapping[str, Tensor]], step: int, pruned: bool) -> None:
-        self._step = step
+        self._step, self._compiled = step, work.kernels.compiled
         self._noise.clear()
         for weight in work.weights:
             weight.slots.clear()

@@ -25,6 +25,28 @@ def surrogate(x: Tensor) -> Tensor:
     return torch.where(size <= 0.4, 2 - 4 * size, torch.where(size <= 1, 0.4, 0.0))
 
 
+def saliency(theta: Tensor, threshold: Tensor) -> Tensor:
+    return theta.abs() - threshold
+
+
+def survives(theta: Tensor, threshold: Tensor) -> Tensor:
+    return saliency(theta, threshold) > 0
+
+
+def computed(theta: Tensor, threshold: Tensor, noise: Tensor | None) -> Tensor:
+    return torch.where(survives(theta, threshold), theta, 0)
+
+
+def backward(
+    theta: Tensor, threshold: Tensor, noise: Tensor | None, grad: Tensor, lambda_: Tensor
+) -> tuple[Tensor, Tensor]:
+    """With the mask `M = S(Q)`, `Q = |theta| - t`, and `dM/dQ` by `surrogate`:
+    `dL/dtheta = G M + G theta dM/dQ sgn(theta)` and `dL/dt = -sum(G theta dM/dQ) - lambda exp(-t)`."""
+    through_mask = grad * theta * surrogate(theta.abs() - threshold)
+    own = torch.where(survives(theta, threshold), grad, 0) + through_mask * theta.sign()
+    return own, -through_mask.sum_to_size(threshold.shape) - lambda_ * (-threshold).exp()
+
+
 class Thresholds(Latent):
     """The network computes with `theta` where `|theta| > t`, and with 0 elsewhere. The penalty is `sum exp(-t)`, which
     pulls thresholds up. The latent is the threshold `t` of a unit: of everything under one index of the first
@@ -37,6 +59,8 @@ class Thresholds(Latent):
         latent_lr: learning rate of the thresholds, for SGD with momentum.
     """
 
+    computed, backward = staticmethod(computed), staticmethod(backward)
+    saliency, survives = staticmethod(saliency), staticmethod(survives)
     noisy: ClassVar[bool] = False
     moments: ClassVar[tuple[str, ...]] = ("momentum",)
 
@@ -47,18 +71,6 @@ class Thresholds(Latent):
         local = weight.local.detach()
         units = local.shape[0] if local.ndim > 1 else 1
         return torch.zeros([units, *[1] * (local.ndim - 1)], dtype=wide(local).dtype, device=local.device)
-
-    def computed(self, theta: Tensor, latent: Tensor, noise: Tensor | None) -> Tensor:
-        return torch.where(self.survives(theta, latent), theta, 0)
-
-    def backward(
-        self, theta: Tensor, latent: Tensor, noise: Tensor | None, grad: Tensor, lambda_: float
-    ) -> tuple[Tensor, Tensor]:
-        """With the mask `M = S(Q)`, `Q = |theta| - t`, and `dM/dQ` by `surrogate`:
-        `dL/dtheta = G M + G theta dM/dQ sgn(theta)`, `dL/dt = -sum(G theta dM/dQ) - lambda exp(-t)`."""
-        through_mask = grad * theta * surrogate(theta.abs() - latent)
-        own = torch.where(self.survives(theta, latent), grad, 0) + through_mask * theta.sign()
-        return own, -through_mask.sum_to_size(latent.shape) - lambda_ * (-latent).exp()
 
     def update(self, weight: Weight, latent: Tensor, grad: Tensor, step: int) -> None:
         velocity = weight.slots["momentum"].mul_(MOMENTUM).add_(grad)
@@ -72,9 +84,3 @@ class Thresholds(Latent):
             if active <= LEAST * weight.kept:
                 weight.slots["latent"].zero_()
                 weight.slots["momentum"].zero_()
-
-    def saliency(self, theta: Tensor, latent: Tensor) -> Tensor:
-        return theta.abs() - latent
-
-    def survives(self, theta: Tensor, latent: Tensor) -> Tensor:
-        return self.saliency(theta, latent) > 0

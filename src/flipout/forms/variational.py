@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..numerics import wide
-from ..random_numbers import normal
+from ..random_numbers import key, normal_at
 from ..weights import Weight
 from .latent import Latent
 
@@ -38,6 +38,33 @@ def slope(log_alpha: Tensor) -> Tensor:
     return -K1 * K3 * rising * (1 - rising) - torch.sigmoid(-log_alpha) / 2
 
 
+def saliency(theta: Tensor, log_variance: Tensor) -> Tensor:
+    """`-log alpha`, not clipped, which would make many weights equal."""
+    return (theta.square() + 1e-8).log() - log_variance
+
+
+def survives(theta: Tensor, log_variance: Tensor) -> Tensor:
+    return saliency(theta, log_variance) > -PRUNED
+
+
+def computed(theta: Tensor, log_variance: Tensor, noise: Tensor | None) -> Tensor:
+    """`theta + sigma * eps`, and 0 where a weight is pruned."""
+    values = theta if noise is None else theta + (log_variance / 2).exp() * noise
+    return torch.where(survives(theta, log_variance), values, 0)
+
+
+def backward(
+    theta: Tensor, log_variance: Tensor, noise: Tensor | None, grad: Tensor, lambda_: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`dL/dtheta = G - lambda KL' 2 theta / (theta^2 + 1e-8)` and `dL/dlog sigma^2 = G eps sigma / 2 + lambda KL'`,
+    with `G = 0` where a weight is pruned."""
+    log = log_alpha(theta, log_variance)
+    grad = torch.where(log < PRUNED, grad, 0)
+    pull = torch.where(log.abs() < LIMIT, lambda_ * slope(log), 0)
+    through_noise = 0 if noise is None else grad * noise * (log_variance / 2).exp() / 2
+    return grad - pull * 2 * theta / (theta.square() + 1e-8), through_noise + pull
+
+
 class VariationalDropoutForm(Latent):
     """The network computes with `theta + sigma * eps`, `eps ~ N(0, 1)`, and with 0 where `log alpha >= 3`. The penalty
     is the KL divergence. The latent is `log sigma^2` (additive noise, Sec. 4.2).
@@ -52,6 +79,9 @@ class VariationalDropoutForm(Latent):
         warm_up: the shares of training at which the penalty starts, and at which it has its full weight.
     """
 
+    computed, backward = staticmethod(computed), staticmethod(backward)
+    saliency, survives = staticmethod(saliency), staticmethod(survives)
+
     def __init__(self, lambda_: float, latent_lr: float, seed: int, warm_up: tuple[float, float]) -> None:
         super().__init__(lambda_, latent_lr, seed)
         self.warm_up = warm_up
@@ -60,28 +90,10 @@ class VariationalDropoutForm(Latent):
         return torch.full_like(wide(weight.local.detach()), START)
 
     def noise(self, weight: Weight, step: int) -> Tensor:
-        device = weight.local.device
-        return normal(weight.view.positions, seed=self.seed, step=step, tensor=weight.number, device=device)
-
-    def computed(self, theta: Tensor, latent: Tensor, noise: Tensor | None) -> Tensor:
-        values = theta if noise is None else theta + (latent / 2).exp() * noise
-        return torch.where(self.survives(theta, latent), values, 0)
-
-    def backward(
-        self, theta: Tensor, latent: Tensor, noise: Tensor | None, grad: Tensor, lambda_: float
-    ) -> tuple[Tensor, Tensor]:
-        """`dL/dtheta = G - lambda KL' 2 theta / (theta^2 + 1e-8)`, `dL/dlog sigma^2 = G eps sigma / 2 + lambda KL'`."""
-        log = log_alpha(theta, latent)
-        grad = torch.where(log < PRUNED, grad, 0)
-        pull = torch.where(log.abs() < LIMIT, lambda_ * slope(log), 0)
-        noisy = 0 if noise is None else grad * noise * (latent / 2).exp() / 2
-        return grad - pull * 2 * theta / (theta.square() + 1e-8), noisy + pull
-
-    def saliency(self, theta: Tensor, latent: Tensor) -> Tensor:
-        return (theta.square() + 1e-8).log() - latent  # not clipped: many weights would be equal
-
-    def survives(self, theta: Tensor, latent: Tensor) -> Tensor:
-        return self.saliency(theta, latent) > -PRUNED
+        where, device = weight.view.positions, weight.local.device
+        numbers = where.starts(device).unsqueeze(1), where.offsets(device)
+        noise: Tensor = self.run(normal_at, *numbers, *key("normal", self.seed, step, weight.number))
+        return noise.view(where.held)
 
     def penalty_weight(self, step: int) -> float:
         start, full = (share * self._steps for share in self.warm_up)
