@@ -202,14 +202,17 @@ class Latent(Form):
             if weight.slots and (grad := weight.grad) is not None:
                 factor = scale.to(grad.device) if isinstance(scale, Tensor) else scale
                 factor = -factor if group_of(work.optimizer, weight.parameter).get("maximize") else factor
+                at_values = masked(wide(grad), weight.bytes) / factor
+                plain = self.noisy and not step  # the network has computed with theta itself
                 own, latent = self.run(
                     self.backward,
                     wide(weight.slots["theta"]),
                     weight.slots["latent"],
                     self._noise.get(weight.name),
-                    masked(wide(grad), weight.bytes) / factor,
+                    torch.zeros_like(at_values) if plain else at_values,
                     torch.full((), self.penalty_weight(step), dtype=grad.dtype, device=grad.device),
                 )
+                own = own + at_values if plain else own
                 grad.copy_(own * factor)
                 self._gradients[weight.name] = latent
         super().gradients(work, step, scale)

@@ -83,4 +83,3 @@ class Thresholds(Latent):
         for weight, active in zip(weights, counts(marks), strict=True):
             if active <= LEAST * weight.kept:
                 weight.slots["latent"].zero_()
-                weight.slots["momentum"].zero_()

@@ -75,7 +75,7 @@ def fisher_blocks(gradients: Tensor, block: int, damping: float) -> Iterator[tup
     The last block is filled up with weights without gradient.
     """
     number, size = gradients.shape
-    squares = gradients.square().sum() / number / max(1, int((gradients != 0).any(0).sum()))
+    squares = gradients.square().sum() / number / (gradients != 0).any(0).sum().clamp_min(1)
     added = (damping * squares).clamp_min(TINY) * torch.eye(block, dtype=gradients.dtype, device=gradients.device)
     together = max(1, AT_ONCE // block**2) * block
     for start in range(0, size, together):
@@ -88,7 +88,7 @@ def inverse_diagonal(gradients: Tensor, block: int, damping: float) -> Tensor:
     """The diagonal of the inverse of the damped Fisher, one number for each weight."""
     found = gradients.new_empty(gradients.shape[1])
     for where, fisher in fisher_blocks(gradients, block, damping):
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky(fisher))
+        inverse = torch.cholesky_inverse(_cholesky(fisher))
         found[where] = inverse.diagonal(dim1=-2, dim2=-1).reshape(-1)[: where.stop - where.start]
     return found
 
@@ -105,9 +105,14 @@ def compensation(gradients: Tensor, weight: Tensor, kept: Tensor, block: int, da
         stay = _in_blocks(kept[where], block).to(fisher.dtype)
         rest = (fisher @ _in_blocks(gone[where], block).unsqueeze(-1)) * stay.unsqueeze(-1)
         among = fisher * stay.unsqueeze(-1) * stay.unsqueeze(-2) + torch.diag_embed(1 - stay)
-        solved = torch.cholesky_solve(rest, torch.linalg.cholesky(among)).squeeze(-1) * stay
+        solved = torch.cholesky_solve(rest, _cholesky(among)).squeeze(-1) * stay
         change[where] = solved.reshape(-1)[: where.stop - where.start]
     return change
+
+
+def _cholesky(matrices: Tensor) -> Tensor:
+    """Without a check, which would wait for the device: a damped matrix is positive. NaN shows in the scores."""
+    return torch.linalg.cholesky_ex(matrices).L
 
 
 def _in_blocks(flat: Tensor, block: int) -> Tensor:
