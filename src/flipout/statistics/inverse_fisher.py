@@ -112,7 +112,8 @@ def compensation(gradients: Tensor, weight: Tensor, kept: Tensor, block: int, da
 
 def _cholesky(matrices: Tensor) -> Tensor:
     """Without a check, which would wait for the device: a damped matrix is positive. NaN shows in the scores."""
-    return torch.linalg.cholesky_ex(matrices).L
+    factor: Tensor = torch.linalg.cholesky_ex(matrices).L
+    return factor
 
 
 def _in_blocks(flat: Tensor, block: int) -> Tensor:
