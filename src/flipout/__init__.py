@@ -6,11 +6,13 @@ from .aim import AimTest
 from .events import Event, Selection
 from .forms import Form, SecondChances
 from .methods import (
+    L0,
     LAMP,
     METHODS,
     SNIP,
     DeepR,
     Dense,
+    DynamicSparseTraining,
     Fisher,
     FlipOut,
     GlobalMagnitude,
@@ -22,10 +24,12 @@ from .methods import (
     Lottery,
     MagnitudeUncertainty,
     Method,
+    OptimalBrainSurgeon,
     PaperFlipOut,
     Random,
     RelativeMagnitude,
     RigL,
+    VariationalDropout,
     register,
 )
 from .problems import (
@@ -39,6 +43,7 @@ from .problems import (
     KeepZerosWarning,
     LostGradientsWarning,
     LostZerosWarning,
+    NoSampleWarning,
     NotCompiledWarning,
     NotShrunkWarning,
     StaleMasksWarning,
@@ -51,6 +56,7 @@ from .statistics import Statistic
 from .version import __version__ as __version__
 
 __all__ = [
+    "L0",
     "LAMP",
     "METHODS",
     "SNIP",
@@ -65,6 +71,7 @@ __all__ = [
     "DeepR",
     "Dense",
     "DivergenceWarning",
+    "DynamicSparseTraining",
     "Event",
     "Fisher",
     "FlipOut",
@@ -84,9 +91,11 @@ __all__ = [
     "Lottery",
     "MagnitudeUncertainty",
     "Method",
+    "NoSampleWarning",
     "NotCompiledWarning",
     "NotShrunkWarning",
     "OneShot",
+    "OptimalBrainSurgeon",
     "PaperFlipOut",
     "Pruner",
     "Random",
@@ -98,6 +107,7 @@ __all__ = [
     "StaleMasksWarning",
     "Statistic",
     "UnfinishedWarning",
+    "VariationalDropout",
     "criteria",
     "export",
     "integrations",

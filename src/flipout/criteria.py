@@ -128,3 +128,10 @@ def fisher_saliency(weight: Tensor, fisher: Tensor, *, power: float = 1.0) -> Te
     empirical Fisher as the Hessian. With `power = 1/2` gradients count less.
     """
     return weight.square() * fisher.pow(power)
+
+
+@elementwise
+def surgeon_saliency(weight: Tensor, inverse_fisher: Tensor) -> Tensor:
+    """Optimal Brain Surgeon (Hassibi and Stork, 1993): `theta^2 / (2 [F^-1]_qq)`, the change of the loss if the weight
+    is removed and the others make up for it."""
+    return weight.square() / (2 * inverse_fisher)

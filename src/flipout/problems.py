@@ -28,6 +28,10 @@ class DivergenceWarning(UserWarning):
     """The noise is too large to train with."""
 
 
+class NoSampleWarning(UserWarning):
+    """A network with noise in its weights was trained without it, because no call of its modules was seen."""
+
+
 class NotCompiledWarning(UserWarning):
     """`torch.compile` failed. The code runs in eager mode: the same results, more slowly."""
 

@@ -192,6 +192,7 @@ class Pruner:
         self.sparse_kernels.attach(self)
         self.dead.watch(self.model)
         self.units.watch(self.model)
+        self.form.watch(self.model, self.work)
         self._farewell = weakref.finalize(self, guards.warn_at_the_end, self._progress, weakref.ref(self))
 
     def remove(self) -> None:
@@ -203,6 +204,8 @@ class Pruner:
             beside = self.sparse_kernels, self.shrinker, self.dead, self.units
             for attached in (*beside, self._hooks, self.work.gradients):
                 attached.remove()
+            with torch.no_grad():
+                self.form.remove(self.work)
             self._farewell.detach()
             self._progress.warn()
             for guard in self.guards:

@@ -77,6 +77,7 @@ SAVED_RESULT_FORMAT: Any = _format(
     **dict.fromkeys(("sparsity", "test_accuracy", "validation_accuracy"), (float | None, None)),
     **dict.fromkeys(("nonzero", "prunable", "effective", "epochs"), (int | None, None)),
     multiply_adds=(MultiplyAdds | None, None),
+    layers=(dict[str, dict[str, int]] | None, None),
     dead_layers=(list[str], []),
     aim=(Shots | None, None),
     accuracy_before_fine_tuning=(float | None, None),

@@ -144,6 +144,13 @@ def pull_and_call(model: nn.Module, number: int) -> Tensor:
     return pull(model.train(), number)
 
 
+def call_and_pull(model: nn.Module, number: int) -> Tensor:
+    """`pull`, for forms with noise: a training call puts the sample of the step into the weights."""
+    with torch.no_grad():
+        model(vectors(number)[0])
+    return pull(model, number)
+
+
 def images(number: int) -> tuple[Tensor, Tensor]:
     x = uniform(number, 6, 2, 6, 6)
     return x, x.flatten(1)[:, :4].argmax(1)
@@ -281,6 +288,29 @@ CONFIGURATIONS: dict[str, Configuration] = {
     "hoyer-square-threshold": Configuration(
         "hoyer-square", {"steps": 20, "lambda_": 1e-2, "threshold": 0.05}, optimizer=adam, every=5
     ),
+    # latents beside the weights
+    "variational-dropout": Configuration(
+        "variational-dropout", GRADUAL | {"lambda_": 1e-3, "latent_lr": 0.1}, loss=call_and_pull, every=5
+    ),
+    "variational-dropout-penalty": Configuration(
+        "variational-dropout",
+        {"steps": 20, "lambda_": 1e-2, "latent_lr": 0.5, "fine_tune": 0.25},
+        loss=call_and_pull,
+        optimizer=adam,
+        every=4,
+    ),
+    "l0": Configuration("l0", GRADUAL | {"lambda_": 1e-2, "latent_lr": 0.1}, loss=call_and_pull, accumulated=2),
+    "l0-units": Configuration(
+        "l0",
+        {"steps": 20, "lambda_": 1e-2, "latent_lr": 0.5, "gates": "unit"},
+        loss=call_and_pull,
+        optimizer=adam,
+        every=4,
+    ),
+    "dynamic-sparse-training": Configuration(
+        "dynamic-sparse-training", {"steps": 20, "lambda_": 1e-2, "latent_lr": 0.1}, every=4
+    ),
+    "obs": Configuration("obs", GRADUAL | {"block": 10, "gradients": 6}),
     "keep-zeros": Configuration("keep-zeros", {"steps": 20, "noise": 0.5}, with_zeros, every=5),
     # units
     "kernels": Configuration("flipout", UNITS | second_chances() | {"granularity": "kernel"}, residual),

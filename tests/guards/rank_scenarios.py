@@ -56,6 +56,15 @@ def larger_units(rank: int) -> None:
         assert pruner.finished
 
 
+def latents(rank: int) -> None:
+    """The noise, the latents and the Fisher are the same on every rank."""
+    for method in ("variational-dropout", "l0", "dynamic-sparse-training", "obs"):
+        model = ddp(mlp(seed=rank))
+        pruner = make(method, model, sgd(model))
+        go(model, pruner, rank)
+        assert pruner.nonzero == 35
+
+
 def other_seeds(rank: int) -> None:
     model = ddp(mlp())
     go(model, make("random", model, sgd(model), seed=rank), rank)
@@ -157,6 +166,7 @@ SCENARIOS: list[Callable[[int], None]] = [
     alike,
     dead_first,
     larger_units,
+    latents,
     other_seeds,
     attached_before_ddp,
     without_ddp,

@@ -18,6 +18,7 @@ SCENARIOS = {
     "alike": None,
     "dead_first": None,
     "larger_units": None,
+    "latents": None,
     "other_seeds": r"Use the same settings on every rank, the seed included:\s*seed: 0 on rank 0, 1 on rank 1",
     "attached_before_ddp": r"Rank 0 and rank 1 start from different weights \(0\.weight, 2\.weight, 4\.weight\): wrap",
     "without_ddp": r"would prune different weights \(.*\); their weights differ too .*DistributedDataParallel",

@@ -10,11 +10,12 @@ import pytest
 import flipout
 from tests.helpers import fresh, mlp, run, sgd
 
+LATENT = {"variational-dropout", "l0", "dynamic-sparse-training"}
 GRADUAL = [name for name, method in flipout.METHODS.items() if issubclass(method.cls, flipout.Gradual)]
 
 
 def test_which_methods_are_gradual() -> None:
-    others = {"dense", "keep-zeros", "snip", "deep-r", "hoyer-square", "lottery", "rigl"}
+    others = {"dense", "keep-zeros", "snip", "deep-r", "hoyer-square", "lottery", "rigl"} | LATENT
     assert set(GRADUAL) == set(flipout.METHODS) - others
 
 

@@ -1,7 +1,23 @@
 """Forms: what the optimizer trains, and what the network computes with."""
 
+from .compensation import Compensation
 from .form import Form
+from .gates import HardConcrete
 from .hidden import Hidden, SecondChances, as_second_chances
+from .latent import Latent
 from .signs import FixedSigns
+from .thresholds import Thresholds
+from .variational import VariationalDropoutForm
 
-__all__ = ["FixedSigns", "Form", "Hidden", "SecondChances", "as_second_chances"]
+__all__ = [
+    "Compensation",
+    "FixedSigns",
+    "Form",
+    "HardConcrete",
+    "Hidden",
+    "Latent",
+    "SecondChances",
+    "Thresholds",
+    "VariationalDropoutForm",
+    "as_second_chances",
+]

@@ -18,7 +18,7 @@ from functools import cache, partial
 from typing import Any, ClassVar, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..events import Selection
 from ..kernels.step_loops import count_then, in_c, loop_of
@@ -69,6 +69,12 @@ class Form:
         for weight in work.weights:
             weight.slots.update(self.slots(weight))
         work.forget()
+
+    def watch(self, model: nn.Module, work: Work) -> None:
+        """Called when the pruner is attached: see the calls of the model, if what it computes with depends on them."""
+
+    def remove(self, work: Work) -> None:
+        """Called when the pruner is removed. Leave no hook in the model."""
 
     # Around a step.
 

@@ -19,17 +19,21 @@ from .dense import Dense, KeepZeros
 # isort: split
 from .deep_r import DeepR
 from .hoyer import HoyerSquare
+from .latent import L0, DynamicSparseTraining, VariationalDropout
 from .lottery import Lottery
+from .obs import OptimalBrainSurgeon
 from .registry import METHODS, LoopNeeds, Method, register
 from .regrowth import GraNet, RigL
 from .snip import SNIP
 
 __all__ = [
+    "L0",
     "LAMP",
     "METHODS",
     "SNIP",
     "DeepR",
     "Dense",
+    "DynamicSparseTraining",
     "Fisher",
     "FlipOut",
     "GlobalMagnitude",
@@ -41,9 +45,11 @@ __all__ = [
     "Lottery",
     "MagnitudeUncertainty",
     "Method",
+    "OptimalBrainSurgeon",
     "PaperFlipOut",
     "Random",
     "RelativeMagnitude",
     "RigL",
+    "VariationalDropout",
     "register",
 ]

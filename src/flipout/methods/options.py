@@ -70,6 +70,14 @@ class WindowOptions(CommonOptions, total=False):
     form: Form | None
 
 
+class OwnFormOptions(Options, total=False):
+    """The options of a method that prunes during training and has a form of its own."""
+
+    start: float | None
+    end: float | None
+    schedule: ScheduleChoice
+
+
 class NoisyWindowOptions(WindowOptions, Options, total=False):
     """The options of `Gradual` without second chances."""
 

@@ -3,6 +3,7 @@
 from .base import Place, Statistic
 from .flips import Flips
 from .gradients import FullGradient, FullSquaredGradient, Gradient, SquaredGradient
+from .inverse_fisher import InverseFisher
 from .values import Deviation, FanIn, Uniform, Value
 
 STATISTICS: dict[str, type[Statistic]] = {
@@ -12,6 +13,7 @@ STATISTICS: dict[str, type[Statistic]] = {
     "flips": Flips,
     "std": Deviation,
     "fisher": SquaredGradient,
+    "inverse_fisher": InverseFisher,
     "fan_in": FanIn,
     "uniform": Uniform,
 }
@@ -25,6 +27,7 @@ __all__ = [
     "FullGradient",
     "FullSquaredGradient",
     "Gradient",
+    "InverseFisher",
     "Place",
     "SquaredGradient",
     "Statistic",

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from ..errors import LabError
 from ..files import write_bytes
+from ..paper.cited_methods import render_cited_methods
 from ..paper.paper_claims import claims_table
 from ..paper.reproduction import ITEMS, SCALES, check_item, grids_of, reproduce_item
 from ..paper.results_page import render_results_page
@@ -184,6 +185,22 @@ def check_claims(
         pictures = out.with_suffix("")
         pictures.mkdir(parents=True, exist_ok=True)
         write_bytes(out, render_results_page(records, command_line(), pictures).encode())
+        _print(f"written: {out}")
+
+
+@app.command(name="cited")
+def check_cited_methods(
+    results: Annotated[
+        str, typer.Argument(help="folder of the sweep cited-methods, or the results.json of its report")
+    ],
+    out: Annotated[Path | None, typer.Option(help="write the page to this file (default: print it)")] = None,
+) -> None:
+    """Put the methods that the paper cites beside the numbers of their own papers, on a page in Markdown."""
+    page = render_cited_methods(collect(locate_runs(results).runs), command_line())
+    if out is None:
+        _print(page)
+    else:
+        write_bytes(out, page.encode())
         _print(f"written: {out}")
 
 

@@ -169,6 +169,8 @@ def results_json(records: Records) -> str:
         }
         if run.result is not None:
             result = {**run.result, "accuracy_before_fine_tuning": run.before_fine_tuning}
+            if run.settings.sparsity is not None:
+                result.pop("layers", None)  # many numbers; of interest where the sparsity is an outcome
             entry["result"] = {key: result[key] for key in SAVED_RESULT_KEYS if result.get(key) not in (None, [])}
         if run.failure:
             entry["failure"] = run.failure
