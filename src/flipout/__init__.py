@@ -28,6 +28,7 @@ from .methods import (
     RigL,
     register,
 )
+from .one_shot import PrunedLayer, PruneReport, prune, recalibrate
 from .problems import (
     ChangedLengthWarning,
     ChannelWarning,
@@ -88,6 +89,8 @@ __all__ = [
     "NotShrunkWarning",
     "OneShot",
     "PaperFlipOut",
+    "PruneReport",
+    "PrunedLayer",
     "Pruner",
     "Random",
     "RelativeMagnitude",
@@ -101,5 +104,7 @@ __all__ = [
     "criteria",
     "export",
     "integrations",
+    "prune",
+    "recalibrate",
     "register",
 ]

@@ -128,3 +128,10 @@ def fisher_saliency(weight: Tensor, fisher: Tensor, *, power: float = 1.0) -> Te
     empirical Fisher as the Hessian. With `power = 1/2` gradients count less.
     """
     return weight.square() * fisher.pow(power)
+
+
+@elementwise
+def wanda(weight: Tensor, input_norm: Tensor) -> Tensor:
+    """Wanda (Sun et al., 2024): `|theta| * norm(x)`, the change of an output if the weight is removed, for
+    `flipout.prune`."""
+    return weight.abs() * input_norm
