@@ -28,7 +28,7 @@ from .methods import (
     RigL,
     register,
 )
-from .one_shot import PrunedLayer, PruneReport, prune, recalibrate
+from .one_shot import PrunedLayer, PruneReport, Sensitivity, prune, recalibrate, sensitivity
 from .problems import (
     ChangedLengthWarning,
     ChannelWarning,
@@ -98,6 +98,7 @@ __all__ = [
     "Schedule",
     "SecondChances",
     "Selection",
+    "Sensitivity",
     "StaleMasksWarning",
     "Statistic",
     "UnfinishedWarning",
@@ -107,4 +108,5 @@ __all__ = [
     "prune",
     "recalibrate",
     "register",
+    "sensitivity",
 ]

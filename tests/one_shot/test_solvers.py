@@ -44,7 +44,7 @@ def surgeon(weight: Tensor, hessian: Tensor, pruned: list[int]) -> Tensor:
 
 
 @given(Seeds, st.integers(1, 4), st.integers(1, 9), st.integers(1, 2), st.floats(0, 1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_mask_is_pruned_as_by_one_weight_at_a_time(
     seed: int, outputs: int, inputs: int, groups: int, share: float
 ) -> None:
@@ -63,7 +63,7 @@ def test_a_mask_is_pruned_as_by_one_weight_at_a_time(
 
 
 @given(Seeds, st.integers(2, 9), st.floats(0.1, 0.9))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_removing_inputs_of_all_outputs_is_least_squares(seed: int, inputs: int, share: float) -> None:
     weight, hessian = problem(seed, 3, inputs, 2)
     kept = torch.rand(2, inputs, generator=torch.Generator().manual_seed(seed)) < share
@@ -76,7 +76,7 @@ def test_removing_inputs_of_all_outputs_is_least_squares(seed: int, inputs: int,
 
 
 @given(Seeds, st.integers(1, 8))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_the_saliency_is_twice_the_error_of_a_removed_weight(seed: int, inputs: int) -> None:
     weight, hessian = problem(seed, 1, inputs)
     found = solvers.saliency(weight, solvers.inverse(hessian).diagonal(dim1=1, dim2=2))
@@ -123,9 +123,9 @@ def test_what_is_zero_stays_zero_and_what_stays_is_kept() -> None:
     stay = (torch.arange(20) == 19).expand_as(weight)
     zeros &= ~stay
     choose = solvers.with_fixed(solvers.as_many_as(torch.ones_like(zeros)), zeros, stay)
-    found, pruned = solvers.prune_columns(weight.masked_fill(zeros, 0), solvers.inverse(hessian), choose)
+    _, pruned = solvers.prune_columns(weight.masked_fill(zeros, 0), solvers.inverse(hessian), choose)
     assert torch.equal(pruned, ~stay)
-    found, pruned = solvers.prune_columns(
+    _, pruned = solvers.prune_columns(
         weight.masked_fill(zeros, 0),
         solvers.inverse(hessian),
         solvers.with_fixed(solvers.as_many_as(torch.zeros_like(zeros)), zeros, stay),

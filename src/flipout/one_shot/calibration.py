@@ -20,8 +20,8 @@ from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
 from ..graph.comparison import output_leaves
+from ..runtime.batches import Batches, Stop
 from ..runtime.passes import without_trace
-from .batches import Batches, Stop
 from .layers import Layer, Moments
 
 CACHE = 1 << 28
@@ -236,15 +236,14 @@ class Record:
         self.begun: dict[nn.Module, list[tuple[int, int, int]]] = {}
         """For each container the begins and ends of its children, as numbers of calls of layers."""
         self._latest: dict[nn.Module, weakref.ref[Tensor]] = {}
-        hooks = [
-            module.register_forward_pre_hook(self._call_of(layer), with_kwargs=True)
-            for layer in layers
-            for module in layer.modules
-        ]
+        hooks: list[RemovableHandle] = []
         for container in network.modules():
             if isinstance(container, (nn.ModuleList, nn.Sequential)) and len(container) > 1:
                 for number, child in enumerate(container):
                     hooks += self._watch(container, number, child)
+        for layer in layers:  # after those of blocks: a block may be a layer
+            call_of = self._call_of(layer)
+            hooks += [module.register_forward_pre_hook(call_of, with_kwargs=True) for module in layer.modules]
         with hooked(hooks):
             batches.run(0, next(iter(batches)))
 

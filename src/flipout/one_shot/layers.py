@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -119,7 +120,8 @@ class Layer:
             return
         dims = len(module.kernel_size)
         images = inputs if inputs.ndim == dims + 2 else inputs.unsqueeze(0)
-        per_image = -(-most // max(1, len(images)))
+        places = _windows(images[:1], module).shape[-dims:].numel()
+        per_image = min(places, -(-most // max(1, len(images))))
         for piece in images.split(max(1, PIECE // max(1, size * groups * per_image))):  # type: ignore[no-untyped-call]
             yield _at_places(_windows(piece, module), dims, per_image, random).reshape(groups, size, -1)
 
@@ -146,7 +148,7 @@ def _at_places(windows: Tensor, dims: int, most: int, random: torch.Generator) -
     if sizes.numel() <= most:
         return windows
     chosen = _some(sizes.numel(), most, random).to(windows.device)
-    where: list[Tensor] = []
+    where: list[Any] = []
     for size in reversed(sizes):
         where.insert(0, chosen % size)
         chosen = chosen // size

@@ -13,11 +13,11 @@ from ..criteria import Criterion, lamp
 from ..events import warn_of_dead_layers
 from ..modules import unwrapped
 from ..runtime import attachments
+from ..runtime.batches import Batches, LossFunction
 from ..runtime.scoring import name_of
 from ..units import Granularity, GranularityChoice, Reduction, as_granularity, units_for
 from ..weights import Patterns, Weight, find_weights
 from .backup import unchanged_on_failure
-from .batches import Batches, LossFunction
 from .calibration import Stage, Walk, batch_norms, calibrating
 from .layer_pruning import Errors, LayerPruning
 from .layers import Layer, Moments, layers_of

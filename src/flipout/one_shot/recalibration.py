@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..modules import unwrapped
-from .batches import Batches
+from ..runtime.batches import Batches
 from .calibration import batch_norms, calibrating, hooked
 
 

@@ -11,12 +11,12 @@ from torch import Tensor
 from .. import criteria
 from ..criteria import Criterion
 from ..numerics import wide
+from ..runtime.batches import Batches, LossFunction, read_loss
 from ..runtime.scoring import check_scores
 from ..runtime.tracking import requested
 from ..statistics import CALIBRATED, STATISTICS, Place
 from ..statistics.values import fan_in_of
 from ..weights import Weight
-from .batches import Batches, LossFunction, read_loss
 from .calibration import calibrating
 from .layers import Layer
 

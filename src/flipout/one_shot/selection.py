@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from ..ranking import apportion, read_floor
+from ..runtime.batches import Batches
 from ..runtime.example_call import UnsuitableCallError, few_examples, positional_tensors
 from ..schedules import Geometric, Pruning
 from ..units import DeadWeights, Granularity, Ranking, Units, units_for
 from ..weights import Weight, matches
-from .batches import Batches
 from .scoring import ScoreOf
 from .solvers import lowest_of_rows
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..graph.copies import first_line
 from ..modules import unwrapped
-from ..runtime.passes import moved
+from .passes import moved
 
 LossFunction = Callable[[Any, Any], Tensor]
 """The loss of an output and a target. For a dictionary as the batch, the target is the dictionary."""
