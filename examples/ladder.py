@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -72,7 +73,7 @@ def main() -> None:
     runs: dict[str, Run] = {name: network.__call__ for name, network in networks.items()}
     runs["int8"] = lambda images: run_session(session, (images,))[0]
     sizes = {name: len(save(network.state_dict())) for name, network in networks.items()} | {"int8": int8_bytes}
-    times = time_interleaved({name: lambda run=run: run(x_test[:32]) for name, run in runs.items()}, 20)
+    times = time_interleaved({name: partial(run, x_test[:32]) for name, run in runs.items()}, 20)
     print(f"{'rung':28}{'bytes':>10}{'ms, batch of 32':>18}{'accuracy':>10}")
     for name, run in runs.items():
         accuracy = float((run(x_test).argmax(1) == y_test).float().mean())

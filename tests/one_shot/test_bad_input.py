@@ -49,7 +49,12 @@ def labelled() -> list[tuple[Tensor, Tensor]]:
 
 @pytest.mark.parametrize(
     "batches",
-    [generator(), labelled(), [[x, 7] for x in vectors()], torch.utils.data.DataLoader(torch.cat(vectors()), 32)],
+    [
+        generator(),
+        labelled(),
+        [[x, 7] for x in vectors()],
+        torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.cat(vectors())), 32),
+    ],
 )
 def test_the_same_inputs_in_every_form_give_the_same_network(batches: Any) -> None:
     model, expected = perceptron(), perceptron()

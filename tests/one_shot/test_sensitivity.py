@@ -41,7 +41,7 @@ def test_the_change_of_a_loss() -> None:
 
 
 def test_limits_are_sparsities_to_prune_with(tmp_path: Path) -> None:
-    changes = {"0.weight": (0.02, 0.1), "2.weight": (0.5, 0.9), "4.weight": (0.0, 0.01)}
+    changes: dict[str, tuple[float, ...]] = {"0.weight": (0.02, 0.1), "2.weight": (0.5, 0.9), "4.weight": (0.0, 0.01)}
     found = flipout.Sensitivity((0.5, 0.9), changes, of_loss=False)
     assert found.limits(0.05) == {"0.weight": pytest.approx(0.65), "2.weight": pytest.approx(0.05), "4.weight": 0.9}
     report = flipout.prune(perceptron(), vectors(), sparsity=found.limits(0.05))

@@ -52,8 +52,8 @@ class Trained:
 def read_trained(source: Path, **network: Any) -> Trained:
     """Read the network of a run, or of a safetensors file with the name of its network and data."""
     if source.is_dir():
-        if given := [key for key, value in network.items() if value is not None]:
-            raise LabError(f"--{given[0]} belongs to a safetensors file: {source} is a run, which knows it")
+        if stated := [key for key, value in network.items() if value is not None]:
+            raise LabError(f"--{stated[0]} belongs to a safetensors file: {source} is a run, which knows it")
         settings, model = run_folder.read_settings(source), load_run(source)
         data = load(settings.data, settings.image_size)
     else:
