@@ -73,6 +73,39 @@ def test_dictionaries_and_several_inputs() -> None:
     assert flipout.prune(two, [((x, x), 3) for x in vectors()], sparsity=0.5).sparsity == 0.5
 
 
+def loader(**options: Any) -> torch.utils.data.DataLoader[tuple[Tensor, ...]]:
+    data = torch.utils.data.TensorDataset(torch.cat(vectors()))
+    return torch.utils.data.DataLoader(data, 30, shuffle=True, **options)
+
+
+def test_a_loader_that_shuffles() -> None:
+    model, expected = perceptron(), perceptron()
+    random = torch.get_rng_state()
+    flipout.prune(model, loader(), sparsity=0.5)
+    assert torch.equal(torch.get_rng_state(), random)
+    flipout.prune(expected, list(loader()), sparsity=0.5)
+    assert same(model, state(expected))
+    # With an order of its own in each pass, every pass starts at the inputs: nothing is kept of blocks.
+    assert flipout.prune(perceptron(), loader(generator=torch.Generator()), sparsity=0.5).sparsity == 0.5
+
+
+class Changing:
+    """Batches of which the last one is another one every time."""
+
+    def __iter__(self) -> Iterator[Tensor]:
+        self.number = getattr(self, "number", 0) + 1
+        yield from vectors()
+        yield vectors(seed=self.number)[0]
+
+
+def test_a_batch_that_changes_is_refused_where_outputs_of_blocks_are_kept() -> None:
+    model = perceptron()
+    before = state(model)
+    with pytest.raises(ValueError, match="list"):
+        flipout.prune(model, Changing(), sparsity=0.5)
+    assert same(model, before)
+
+
 def test_one_tensor_is_one_batch() -> None:
     assert flipout.prune(perceptron(), vectors()[0], sparsity=0.5).sparsity == 0.5
 

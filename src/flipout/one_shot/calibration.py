@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
 from ..graph.comparison import output_leaves
-from ..runtime.batches import Batches, Stop
+from ..runtime.batches import Batches, Call, Stop
 from ..runtime.passes import without_trace
 from .layers import Layer, Moments
 
@@ -104,6 +104,7 @@ class Walk:
         record = Record(network, batches, layers)
         self.blocks = record.chain()
         self._level, self._outputs, self._batch = 0, list[Any](), 0
+        self._prints: dict[int, tuple[float, ...]] = {}
         self._pass_on: Callable[[int], Any] = lambda _: clone(self._outputs[self._batch])
         if self.blocks and not self._skips_well():
             self.blocks = []
@@ -158,13 +159,26 @@ class Walk:
                 stack.enter_context(replaced(block, lambda *_, number=number, **__: self._pass_on(number)))
             for batch, call in enumerate(self.batches):
                 self._batch = batch
+                if self.blocks:
+                    self._check_batch(batch, call)
                 yield
                 self.result = self.batches.run(batch, call)
                 if first:
                     return
 
+    def _check_batch(self, number: int, call: Call) -> None:
+        """Refuse a batch that was another one before: what is kept of blocks belongs to that."""
+        tensors = (each for each in output_leaves((call.args, call.kwargs)) if isinstance(each, Tensor))
+        found = tuple(float(each.double().nan_to_num().sum()) for each in tensors)
+        if self._prints.setdefault(number, found) != found:
+            raise ValueError(
+                f"calibration batch {number} is another one when it is read again, as in a loader that shuffles with "
+                "a generator of its own or changes images at random: pass list(loader)"
+            )
+
     def _advance(self, level: int) -> None:
         """Compute the outputs of the block before a level, and keep them in place of earlier ones."""
+        assert level >= self._level, "restart() goes back"
         if level == self._level:
             return
 

@@ -181,7 +181,6 @@ class Job:
                     self.network, pool, pool.keeps[number], self.pruning.scope, self.pruning.granularity, score
                 )
                 floors |= dict(zip(pool.weights, pool.floors, strict=True))
-            walk.restart()
             self._visit(
                 walk,
                 number,
@@ -192,6 +191,7 @@ class Job:
     def _visit(self, walk: Walk, number: int, rounds: int, change: Callable[[Layer, Moments], Errors]) -> None:
         """Observe and change the layers, stage by stage."""
         done = number * len(self.layers)
+        walk.restart()
         for stage in walk.stages:
             self._show(done, rounds, stage)
             began = time.perf_counter()

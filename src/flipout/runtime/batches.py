@@ -54,16 +54,28 @@ class Batches:
         self._any_name = any(p.kind == p.VAR_KEYWORD for p in parameters)
         # A cache of keys and values would grow with every pass.
         self._always = {"use_cache": False} if "use_cache" in self._names and hasattr(self.network, "config") else {}
-        self.number = sum(1 for _ in self.batches)
+        self._random = torch.get_rng_state()
+        self.number = 0
+        for _ in self._read():
+            self.number += 1
         if not self.number:
             raise ValueError(
                 "there are no calibration batches: pass at least one. (A generator can be read only once; pass a list, "
                 "or a new generator)"
             )
 
+    def _read(self) -> Iterator[Any]:
+        """The batches, with torch's random numbers as they were at first: a loader shuffles in the same way again."""
+        before = torch.get_rng_state()
+        torch.set_rng_state(self._random)
+        try:
+            yield from self.batches
+        finally:
+            torch.set_rng_state(before)
+
     def __iter__(self) -> Iterator[Call]:
         count = 0
-        for batch in self.batches:
+        for batch in self._read():
             count += 1
             yield self.call(batch)
         if count != self.number:
