@@ -14,7 +14,7 @@ from rich.table import Table
 
 import flipout
 
-from . import growth, loop, step, training, units
+from . import growth, loop, one_shot, step, training, units
 from .timing import Times, median, ratio, spreads
 
 HERE = Path(__file__).parent
@@ -62,6 +62,15 @@ def main() -> None:
     results["select_units_over_weights"] = {name: ratio(times, name, "weight") for name in times}
     results["select_peak_bytes_per_weight"] = memory
     behind["units"] = spreads(times)
+    with console.status("one-shot pruning against the textbook's"):
+        times, figures = one_shot.measure(one_shot.Perceptron(), 3)
+    results["one_shot_over_textbook"] = {
+        name: ratio(times, f"ours_{name}", f"textbook_{name}") for name in one_shot.PRUNE
+    }
+    results |= {f"one_shot_{name}_over_textbook": figure for name, figure in figures.items()}
+    behind["one shot"] = spreads(times)
+    with console.status("one-shot pruning of a decoder"):
+        results["one_shot_decoder"] = one_shot.prune_decoder(one_shot.Decoder())
     with console.status("the lab's loop against a bare one"):
         times = loop.measure()
     results["loop_over_bare"] = {"lenet-300-100": ratio(times, "lab", "bare")}

@@ -18,6 +18,7 @@ EXPECTED = {
     "corrections.py": "divided by flips, as printed",
     "fsdp_prune.py": "identical to the last bit: True",
     "hoyer_square.py": "740 of 7,400 weights kept",
+    "ladder.py": "int8",
     "lightning_prune.py": "identical to the last bit: True",
     "lora_prune.py": "740 of 7,400 weights kept",
     "own_criterion.py": "740 of 7,400 weights kept",

@@ -32,6 +32,7 @@ from .methods import (
     VariationalDropout,
     register,
 )
+from .one_shot import PrunedLayer, PruneReport, Sensitivity, prune, recalibrate, sensitivity
 from .problems import (
     ChangedLengthWarning,
     ChannelWarning,
@@ -97,6 +98,8 @@ __all__ = [
     "OneShot",
     "OptimalBrainSurgeon",
     "PaperFlipOut",
+    "PruneReport",
+    "PrunedLayer",
     "Pruner",
     "Random",
     "RelativeMagnitude",
@@ -104,6 +107,7 @@ __all__ = [
     "Schedule",
     "SecondChances",
     "Selection",
+    "Sensitivity",
     "StaleMasksWarning",
     "Statistic",
     "UnfinishedWarning",
@@ -111,5 +115,8 @@ __all__ = [
     "criteria",
     "export",
     "integrations",
+    "prune",
+    "recalibrate",
     "register",
+    "sensitivity",
 ]

@@ -135,3 +135,10 @@ def surgeon_saliency(weight: Tensor, inverse_fisher: Tensor) -> Tensor:
     """Optimal Brain Surgeon (Hassibi and Stork, 1993): `theta^2 / (2 [F^-1]_qq)`, the change of the loss if the weight
     is removed and the others make up for it."""
     return weight.square() / (2 * inverse_fisher)
+
+
+@elementwise
+def wanda(weight: Tensor, input_norm: Tensor) -> Tensor:
+    """Wanda (Sun et al., 2024): `|theta| * norm(x)`, the change of an output if the weight is removed, for
+    `flipout.prune`."""
+    return weight.abs() * input_norm

@@ -133,7 +133,7 @@ def count_marks(marks: Sequence[Tensor], weights: Sequence[Weight]) -> list[int]
 
 def find_weights(
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | None,
     include: Patterns | None,
     exclude: Patterns | None,
     *,
@@ -144,7 +144,7 @@ def find_weights(
     By default the `weight` of every Linear and convolution module that is trained, and of Hugging Face's Conv1D, but
     those of LoRA adapters only with `adapters`. `include` selects other ones instead: the matrices and kernels it
     matches, and vectors (biases, norms) only by their full name or if it matches nothing else. `exclude` leaves weights
-    out. A shared weight matches by each of its names.
+    out. A shared weight matches by each of its names. The optimizer must hold all of them; None if nothing is trained.
     """
     trained = _trained(model, include, exclude, adapters)
     _check(trained, optimizer)
@@ -261,27 +261,31 @@ def _matching(every: list[Candidate], patterns: Predicate | list[str], argument:
 
 
 def _matches(candidate: Candidate, pattern: str) -> bool:
-    """Whether a pattern matches a parameter, or a module that holds it at any depth."""
-    ends = ((name, end) for name in candidate.names for end in [*_dots(name), len(name)])
-    return any(fnmatchcase(name[:end], pattern) for name, end in ends)
+    return any(matches(name, pattern) for name in candidate.names)
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a pattern matches the name of a parameter, or of a module that holds it at any depth."""
+    return any(fnmatchcase(name[:end], pattern) for end in [*_dots(name), len(name)])
 
 
 def _dots(name: str) -> list[int]:
     return [i for i, letter in enumerate(name) if letter == "."]
 
 
-def _check(trained: list[Candidate], optimizer: torch.optim.Optimizer) -> None:
+def _check(trained: list[Candidate], optimizer: torch.optim.Optimizer | None) -> None:
     if frozen := [c.names[0] for c in trained if c.parameter.is_inference()]:
         raise ValueError(
             f"{', '.join(frozen)} was created under torch.inference_mode() and cannot be trained: create or load the "
             "model outside of it"
         )
-    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    if foreign := [c.names[0] for c in trained if id(c.parameter) not in held]:
-        raise ValueError(
-            f"the optimizer does not hold {', '.join(foreign)}: pass it these weights, or leave them out with exclude="
-            + hint_for_shards([c.parameter for c in trained], optimizer)
-        )
+    if optimizer is not None:
+        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        if foreign := [c.names[0] for c in trained if id(c.parameter) not in held]:
+            raise ValueError(
+                f"the optimizer does not hold {', '.join(foreign)}: pass it these weights, or leave them out with "
+                "exclude=" + hint_for_shards([c.parameter for c in trained], optimizer)
+            )
     if odd := [c.names[0] for c in trained if not c.parameter.is_floating_point()]:
         raise ValueError(f"only real floating-point weights can be pruned; leave out {', '.join(odd)} with exclude=")
 

@@ -11,7 +11,7 @@ import inspect
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from ..graph.comparison import (
     largest_difference,
 )
 from ..graph.copies import evaluation_copy, first_line
+from .quantization import Examples, agreement_of, check, quantize
 
 OUTPUT_TOLERANCE = 1e-4
 """The largest difference that is accepted, relative to the size of the outputs."""
@@ -40,15 +41,21 @@ MISSING_PACKAGE = "ONNX needs onnx, onnxscript and onnxruntime ({} is missing): 
 
 
 @torch.no_grad()
-def to_onnx(model: nn.Module, path: Path | str, example_input: Example) -> float:
+def to_onnx(
+    model: nn.Module, path: Path | str, example_input: Example, *, calibrate: Iterable[Any] | None = None
+) -> float:
     """Write a network in evaluation mode as ONNX, for any batch size; return the largest difference of its outputs.
 
     Before the file is put in place, onnxruntime runs it on random inputs of two batch sizes. Zeros stay zeros.
+
+    With `calibrate` the file has weights and activations of eight bits (QDQ, weights symmetric and per channel). It is
+    compared with the network on the calibration batches, and refused if its outputs are off by more than half.
 
     Args:
         model: any network that `torch.export` supports, dense or compacted; it is not changed.
         path: the file; an existing one is replaced.
         example_input: the inputs that the network is called with; the first axis of each tensor is the batch.
+        calibrate: batches that show the range of the activations, with or without targets: some hundred examples.
     """
     for package in ("onnx", "onnxscript"):
         try:
@@ -68,7 +75,16 @@ def to_onnx(model: nn.Module, path: Path | str, example_input: Example) -> float
     with replacing(Path(path)) as temporary:
         program.save(temporary, external_data=False)
         session = open_session(temporary)
-        return verify_outputs(network, lambda *inputs: run_session(session, inputs), example, "onnxruntime")
+        largest = verify_outputs(network, lambda *inputs: run_session(session, inputs), example, "onnxruntime")
+        if calibrate is not None:
+            examples = Examples(network, calibrate)
+            with _quiet_exporter(f"{type(network).__name__} cannot be quantized"):
+                quantize(temporary, temporary, examples)
+            session = open_session(temporary)
+            agreement = agreement_of(network, lambda inputs: run_session(session, inputs), examples)
+            check(agreement)
+            largest = agreement.largest
+        return largest
 
 
 @torch.no_grad()

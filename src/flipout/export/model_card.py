@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,8 @@ from .costs import (
     sparse_file_bytes,
     weights_to_count,
 )
-from .formats import open_session, session_inputs, to_onnx
+from .formats import open_session, run_session, session_inputs, to_onnx
+from .quantization import Agreement, Examples, agreement_of
 from .timing import Timing, format_milliseconds, time_interleaved
 
 if TYPE_CHECKING:
@@ -85,6 +86,9 @@ class ModelCard:
     latencies: tuple[Latency, ...]
     threads: int
     notes: tuple[str, ...]
+    file_int8: int | None = None
+    agreement: float | None = None
+    """The share of the largest outputs on the calibration batches that are the same in int8."""
 
     @property
     def sections(self) -> list[tuple[Sequence[str], list[Sequence[str]]]]:
@@ -114,6 +118,8 @@ class ModelCard:
             row("file, dense safetensors", bytes_, bytes_),
             row("file, sparse", self.file_sparse, bytes_),
             row("file, compacted safetensors", self.file_compacted, bytes_),
+            *([] if self.file_int8 is None else [row("file, compacted int8 ONNX", self.file_int8, bytes_)]),
+            *([] if self.agreement is None else [("int8, same largest outputs", f"{self.agreement:.2%}", "")]),
             row("multiply-adds, dense", operations, operations, count),
             row("multiply-adds, nonzero weights", self.multiply_adds_nonzero, operations, count),
             row("multiply-adds, compacted", self.multiply_adds_compacted, operations, count),
@@ -183,6 +189,7 @@ def card(
     repetitions: int = 20,
     batches: Sequence[int] = TIMED_BATCHES,
     onnx: bool = True,
+    calibrate: Iterable[Any] | None = None,
 ) -> ModelCard:
     """Measure a network: unchanged, compacted, and accelerated.
 
@@ -195,6 +202,8 @@ def card(
         repetitions: the number of timings of each form.
         batches: the batch sizes to time.
         onnx: whether to time onnxruntime, if it is installed.
+        calibrate: batches for int8; if they are given, the compacted network is measured in int8 too, and compared with
+            the network in floating point.
     """
     example = tuple(tensor.cpu() for tensor in as_example(example_input))
     dense = evaluation_copy(model).cpu().requires_grad_(False)
@@ -207,7 +216,12 @@ def card(
         names = ", ".join(operations.not_counted)
         notes.append(f"the multiply-adds do not include those of {names}, for which there is no formula")
     with_onnx = onnx and all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime"))
-    latencies, latency_notes = _latencies(dense, compacted, example, repetitions, batches, with_onnx=with_onnx)
+    with tempfile.TemporaryDirectory() as folder:
+        int8 = None if calibrate is None else _int8(compacted, Path(folder) / "int8.onnx", example, calibrate)
+        sessions = {} if int8 is None else {"compacted int8": int8.session}
+        latencies, latency_notes = _latencies(
+            dense, compacted, example, repetitions, batches, sessions, with_onnx=with_onnx
+        )
     return ModelCard(
         network=type(unwrapped(model)).__name__,
         prunable=weights.prunable,
@@ -224,7 +238,25 @@ def card(
         latencies=tuple(latencies),
         threads=torch.get_num_threads(),
         notes=(*notes, *latency_notes),
+        file_int8=None if int8 is None else int8.bytes,
+        agreement=None if int8 is None else int8.agreement.same,
     )
+
+
+class Int8(NamedTuple):
+    """A network in int8: a session that runs it, the size of its file, and how well it agrees."""
+
+    session: Any
+    bytes: int
+    agreement: Agreement
+
+
+def _int8(network: nn.Module, path: Path, example: tuple[Tensor, ...], calibrate: Iterable[Any]) -> Int8:
+    examples = Examples(network, calibrate)
+    to_onnx(network, path, example, calibrate=examples.batches.batches)
+    session = open_session(path)
+    agreement = agreement_of(network, lambda inputs: run_session(session, inputs), examples)
+    return Int8(session, path.stat().st_size, agreement)
 
 
 def _check_batches(network: nn.Module, example: tuple[Tensor, ...], batches: Sequence[int]) -> None:
@@ -243,16 +275,18 @@ def _latencies(
     example: tuple[Tensor, ...],
     repetitions: int,
     batches: Sequence[int],
+    further: Mapping[str, Any],
     *,
     with_onnx: bool,
 ) -> tuple[list[Latency], list[str]]:
     """Time every form in every runtime at every batch size; return also notes on what could not be timed."""
     latencies: list[Latency] = []
     notes: list[str] = []
-    sessions: dict[str, Any] = {}
+    sessions: dict[str, Any] = dict(further)
     if with_onnx:
         try:
-            sessions = {"dense": _onnx_session(dense, example), "compacted": _onnx_session(compacted, example)}
+            plain = {"dense": _onnx_session(dense, example), "compacted": _onnx_session(compacted, example)}
+            sessions = plain | sessions
         except ValueError as error:
             notes.append(f"not timed in onnxruntime: {error}")
     for batch in batches:

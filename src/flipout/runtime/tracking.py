@@ -11,7 +11,7 @@ from torch import Tensor
 from ..criteria import Criterion, statistics_of
 from ..kernels.step_loops import loop_of
 from ..problems import Need
-from ..statistics import STATISTICS, Place, Statistic
+from ..statistics import CALIBRATED, STATISTICS, Place, Statistic
 from ..statistics.values import fan_in_of
 from ..weights import Weight
 from .gradients import Gradients
@@ -166,6 +166,11 @@ def requested(criterion: Callable[..., Any], known: Mapping[str, Any]) -> list[s
     names = [p.name for p in named if p.default is p.empty]
     if not names:
         raise ValueError("the criterion takes no statistics; its arguments must name what it needs, such as `weight`")
+    if calibrated := [name for name in names if name in CALIBRATED and name not in known]:
+        raise ValueError(
+            f"the criterion asks for {', '.join(calibrated)}, which calibration batches show and training does not: "
+            "pass the criterion to flipout.prune(model, batches, method=criterion)"
+        )
     if unknown := [name for name in names if name not in known]:
         raise ValueError(
             f"the criterion asks for {', '.join(unknown)}, but the statistics are {', '.join(known)}. Give a setting a "

@@ -19,7 +19,14 @@ STATISTICS: dict[str, type[Statistic]] = {
 }
 """The statistics that a criterion can ask for by argument name."""
 
+CALIBRATED = {
+    "input_norm": "the root of the mean square of the input that a weight multiplies",
+    "hessian_diagonal": "the second derivative of the squared error of the layer's outputs",
+}
+"""The statistics that `flipout.prune` computes from calibration batches. There are none of them in training."""
+
 __all__ = [
+    "CALIBRATED",
     "STATISTICS",
     "Deviation",
     "FanIn",

@@ -10,12 +10,12 @@ import torch
 
 try:
     from ..errors import LabError, StoppedError
-    from . import run_commands, sweep_commands
+    from . import one_shot_commands, run_commands, sweep_commands
     from .application import app, command_line, console, errors
 except ModuleNotFoundError as error:
     sys.exit(f"the command line needs the lab ({error.name} is missing): pip install 'flipout[lab]'")
 
-__all__ = ["app", "console", "errors", "main", "process", "run_commands", "sweep_commands"]
+__all__ = ["app", "console", "errors", "main", "one_shot_commands", "process", "run_commands", "sweep_commands"]
 
 FIXABLE = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space and run the same command again"),

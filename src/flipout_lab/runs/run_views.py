@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
@@ -109,8 +108,7 @@ EPOCHS_SHOWN = 12
 
 
 def prunable_weights(model: nn.Module) -> int:
-    optimizer = torch.optim.SGD(model.parameters())
-    return sum(weight.size for weight in find_weights(model, optimizer, None, None))
+    return sum(weight.size for weight in find_weights(model, None, None, None))
 
 
 def result_table(result: Mapping[str, Any]) -> Table:

@@ -1,0 +1,230 @@
+"""A layer as a matrix: its weight, its inputs as columns, and the second moments of these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+from ..modules import is_matrix_module, is_transposed
+from ..numerics import wide
+from ..weights import Weight
+
+PIECE = 1 << 23
+"""Inputs are unfolded in pieces of about this many numbers."""
+SAMPLES = 128
+"""Of a layer with more columns than this many times its inputs, such as an early convolution, a random part is used:
+neighbouring places of an image tell almost the same."""
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A weight, and the modules that compute with it.
+
+    As a matrix it has the shape (groups, outputs, inputs); the inputs of a convolution are those of one kernel
+    position after the other, channel by channel. The outputs of a transposed convolution are counted before the
+    overlapping ones are added up.
+
+    Args:
+        weight: the weight.
+        modules: the modules that hold it; several if it is shared.
+        chunk: the most inputs that one Hessian spans; with more, it is block-diagonal.
+        multiple: chunks hold a multiple of this many channels.
+    """
+
+    weight: Weight
+    modules: tuple[nn.Module, ...]
+    chunk: int
+    multiple: int = 1
+
+    @property
+    def name(self) -> str:
+        return self.weight.name
+
+    @property
+    def module(self) -> nn.Module:
+        return self.modules[0]
+
+    @property
+    def bias(self) -> nn.Parameter | None:
+        """The bias, if it is of this weight alone, with one number for each output."""
+        if len(self.modules) > 1 or isinstance(self.module, _ConvTransposeNd):
+            return None
+        bias: nn.Parameter | None = getattr(self.module, "bias", None)
+        return bias
+
+    @property
+    def positions(self) -> int:
+        """The inputs of one channel."""
+        is_plain = isinstance(self.module, _ConvNd) and not isinstance(self.module, _ConvTransposeNd)
+        return self.weight.parameter.shape[2:].numel() if is_plain else 1
+
+    @cached_property
+    def shape(self) -> tuple[int, int, int]:
+        """Groups, outputs and inputs of the matrix."""
+        groups, outputs, inputs = self.matrix(self.weight.parameter.detach()).shape
+        return groups, outputs, inputs
+
+    @cached_property
+    def chunks(self) -> list[slice]:
+        """The inputs of each Hessian."""
+        inputs, unit = self.shape[2], self.positions * self.multiple
+        size = max(unit, self.chunk // unit * unit)
+        return [slice(start, min(start + size, inputs)) for start in range(0, inputs, size)]
+
+    @property
+    def hessian_bytes(self) -> int:
+        sizes = [int(chunk.stop - chunk.start) + 1 for chunk in self.chunks]
+        return 4 * self.shape[0] * sum(size * size for size in sizes)
+
+    def matrix(self, tensor: Tensor) -> Tensor:
+        """A tensor of the weight's shape as a matrix."""
+        module = self.module
+        if isinstance(module, _ConvTransposeNd):
+            return tensor.reshape(module.groups, tensor.shape[0] // module.groups, -1).mT
+        if isinstance(module, _ConvNd):
+            return tensor.reshape(module.groups, tensor.shape[0] // module.groups, -1)
+        return (tensor.t() if is_transposed(module) else tensor).unsqueeze(0)
+
+    def tensor(self, matrix: Tensor) -> Tensor:
+        """A matrix as a tensor of the weight's shape."""
+        shape = self.weight.parameter.shape
+        if isinstance(self.module, _ConvTransposeNd):
+            return matrix.mT.reshape(shape)
+        if isinstance(self.module, _ConvNd):
+            return matrix.reshape(shape)
+        return matrix[0].t().contiguous() if is_transposed(self.module) else matrix[0]
+
+    def spread(self, values: Tensor) -> Tensor:
+        """A number for each group and input, as a tensor of the weight's shape."""
+        return self.tensor(values[:, None].expand(self.shape))
+
+    def columns(self, module: nn.Module, inputs: Tensor, most: int, random: torch.Generator) -> Iterator[Tensor]:
+        """The inputs of a call as matrices (groups, inputs, number), a piece of the batch at a time.
+
+        Of more than `most` columns, a random part is taken: of a convolution some places, the same ones for all images.
+        """
+        groups, _, size = self.shape
+        if not isinstance(module, _ConvNd):
+            rows = inputs.reshape(-1, size)
+            if len(rows) > most:
+                rows = rows[_some(len(rows), most, random).to(rows.device)]
+            for piece in rows.split(max(1, PIECE // size)):  # type: ignore[no-untyped-call]
+                yield piece.t().unsqueeze(0)
+            return
+        dims = len(module.kernel_size)
+        images = inputs if inputs.ndim == dims + 2 else inputs.unsqueeze(0)
+        places = _windows(images[:1], module).shape[-dims:].numel()
+        per_image = min(places, -(-most // max(1, len(images))))
+        for piece in images.split(max(1, PIECE // max(1, size * groups * per_image))):  # type: ignore[no-untyped-call]
+            yield _at_places(_windows(piece, module), dims, per_image, random).reshape(groups, size, -1)
+
+
+def _windows(images: Tensor, module: _ConvNd) -> Tensor:
+    """What the kernel of a convolution sees at each place: (channels, *kernel, number, *places). It is a view.
+
+    A transposed convolution sees one place at a time.
+    """
+    dims = len(module.kernel_size)
+    if isinstance(module, _ConvTransposeNd):
+        return images.transpose(0, 1)
+    mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+    windows = functional.pad(images, module._reversed_padding_repeated_twice, mode)
+    for axis in range(dims):
+        size, dilation = module.kernel_size[axis], module.dilation[axis]
+        windows = windows.unfold(axis + 2, (size - 1) * dilation + 1, module.stride[axis])[..., ::dilation]
+    return windows.permute(1, *range(dims + 2, 2 * dims + 2), 0, *range(2, dims + 2))
+
+
+def _at_places(windows: Tensor, dims: int, most: int, random: torch.Generator) -> Tensor:
+    """The windows of some places, if there are more than `most`."""
+    sizes = windows.shape[-dims:]
+    if sizes.numel() <= most:
+        return windows
+    chosen = _some(sizes.numel(), most, random).to(windows.device)
+    where: list[Any] = []
+    for size in reversed(sizes):
+        where.insert(0, chosen % size)
+        chosen = chosen // size
+    return windows[(..., *where)]  # an index of the view: all windows at once would be large
+
+
+def _some(number: int, most: int, random: torch.Generator) -> Tensor:
+    return torch.randperm(number, generator=random)[:most]
+
+
+def layers_of(network: nn.Module, weights: Sequence[Weight], chunk: int, multiple: int = 1) -> list[Layer]:
+    """The layers of some weights. A weight that no linear layer or convolution computes with has none."""
+    holders: dict[int, list[nn.Module]] = {}
+    for module in network.modules():
+        if is_matrix_module(module):
+            holders.setdefault(id(module._parameters.get("weight")), []).append(module)
+    found = []
+    for weight in weights:
+        modules = holders.get(id(weight.parameter), [])
+        if not modules or weight.view.key is not None:
+            what = "is sharded" if modules else "is not the weight of a linear layer or a convolution"
+            raise ValueError(f"{weight.name} {what}, so its inputs cannot be observed: leave it out with exclude=")
+        found.append(Layer(weight, tuple(modules), chunk, multiple))
+    return found
+
+
+class Moments:
+    """The second moments of the inputs of a layer, added up over batches.
+
+    If the layer has a bias, a further input that is always 1 stands for it. It is the last one.
+
+    Args:
+        layer: the layer.
+        calls: about how often it will be called.
+    """
+
+    def __init__(self, layer: Layer, calls: int = 1) -> None:
+        self.layer, self.number = layer, 0
+        self._most = -(-SAMPLES * layer.shape[2] // calls)
+        self._random = torch.Generator().manual_seed(layer.weight.number)
+        self.has_bias = layer.bias is not None
+        sizes = [chunk.stop - chunk.start for chunk in layer.chunks]
+        sizes[-1] += self.has_bias
+        device = layer.weight.parameter.device
+        dtype = torch.float64 if layer.weight.parameter.dtype == torch.float64 else torch.float32
+        self.sums = [torch.zeros(layer.shape[0], size, size, dtype=dtype, device=device) for size in sizes]
+
+    def add(self, module: nn.Module, inputs: Tensor) -> None:
+        for columns in self.layer.columns(module, wide(inputs.detach()), self._most, self._random):
+            self.number += columns.shape[-1]
+            for number, (chunk, total) in enumerate(zip(self.layer.chunks, self.sums, strict=True)):
+                own = columns[:, chunk]
+                if self.has_bias and number == len(self.sums) - 1:
+                    own = torch.cat([own, torch.ones_like(own[:, :1])], 1)
+                total.baddbmm_(own, own.mT)
+
+    def hessians(self) -> list[Tensor]:
+        """`2/n X X^T` of each chunk of inputs; the last one with the input of the bias."""
+        return self._hessians
+
+    @cached_property
+    def _hessians(self) -> list[Tensor]:
+        if not self.number:
+            raise ValueError(
+                f"no calibration batch reaches {self.layer.name}, so nothing is known of its inputs: leave it out with "
+                "exclude=, or use batches that reach it"
+            )
+        scaled = [total.mul_(2 / self.number) for total in self.sums]  # in place: there is one of them in memory
+        if not all(bool(torch.isfinite(each).all()) for each in scaled):
+            raise FloatingPointError(
+                f"the inputs of {self.layer.name} are NaN or infinite for a calibration batch; check the batches and "
+                "the weights of the layers before it"
+            )
+        return scaled
+
+    def diagonal(self) -> Tensor:
+        """The diagonal of the Hessian, (groups, inputs), without the bias."""
+        whole = torch.cat([each.diagonal(dim1=1, dim2=2) for each in self.hessians()], 1)
+        return whole[:, : self.layer.shape[2]]
