@@ -78,7 +78,8 @@ def styles(runs: Sequence[Record]) -> dict[str, Style]:
     return chosen
 
 
-def _curve(label: str, style: Style, points: Sequence[tuple[float, Cell]], prunings: tuple[float, ...] = ()) -> Curve:
+def curve_of(label: str, style: Style, points: Sequence[tuple[float, Cell]], prunings: tuple[float, ...] = ()) -> Curve:
+    """A curve through cells: their means, spreads and seeds. Empty cells have no point."""
     points = [(x, cell) for x, cell in points if cell.values]
     columns = ((x, cell.mean, cell.spread, cell.seeds) for x, cell in points)
     x, y, error, seeds = zip(*columns, strict=True) if points else ((), (), (), ())
@@ -88,11 +89,29 @@ def _curve(label: str, style: Style, points: Sequence[tuple[float, Cell]], pruni
 def accuracy_chart(runs: Sequence[Record]) -> Lines:
     style, dense = styles(runs), dense_cell(runs)
     curves = tuple(
-        _curve(label, style[label], [(1 - sparsity, cell) for sparsity, cell in row.items()])
+        curve_of(label, style[label], [(1 - sparsity, cell) for sparsity, cell in row.items()])
         for label, row in cells(runs).items()
     )
     reference = dense.mean if dense is not None and dense.values else None
     return Lines(curves, "weights pruned (log scale)", "accuracy, last epoch (%)", "%", reference, over_density=True)
+
+
+def training_chart(runs: Sequence[Record]) -> Lines:
+    """The seconds of a whole training against sparsity, with the dense network as reference."""
+    style, labels, curves = styles(runs), label_runs(runs), []
+    pruned = [run for run in runs if run.is_pruned and run.settings.sparsity is not None]
+    for label, row in grouped(pruned, lambda run: labels[run.name]).items():
+        by_sparsity = grouped(row, lambda run: run.settings.sparsity)
+        points = [(1 - sparsity, _seconds(by_sparsity[sparsity])) for sparsity in sorted(by_sparsity)]
+        curves.append(curve_of(label, style[label], points))
+    dense = _seconds([run for run in runs if not run.is_pruned])
+    reference = dense.mean if dense.values else None
+    axes = "weights pruned (log scale)", "seconds of training"
+    return Lines(tuple(curves), *axes, "s", reference, over_density=True, from_zero=True)
+
+
+def _seconds(runs: Sequence[Record]) -> Cell:
+    return Cell(tuple(float(run.result["seconds"]) for run in one_per_seed(runs) if run.result is not None))
 
 
 def scan_chart(runs: Sequence[Record], option: str, axis: str) -> Lines:
@@ -103,7 +122,7 @@ def scan_chart(runs: Sequence[Record], option: str, axis: str) -> Lines:
     for number, ((method, sparsity), group) in enumerate(scans.items()):
         style = Style(colours[number % len(colours)], "solid", SYMBOLS[number % len(SYMBOLS)])
         points = [(value, cell) for (value, _), cell in sorted(by_option(group, option).items(), key=lambda e: e[0])]
-        curves.append(_curve(f"{method}, {percent(sparsity)}", style, points))
+        curves.append(curve_of(f"{method}, {percent(sparsity)}", style, points))
     return Lines(tuple(curves), axis, "accuracy (%)")
 
 
@@ -132,7 +151,7 @@ def _epoch_curves(
         group = one_per_seed(records)
         epochs = min(len(run.metrics) for run in group)
         points = [(e + 1.0, Cell(tuple(value(run, e) for run in group))) for e in range(epochs)]
-        curves.append(_curve(label, style[label], points, pruning_epochs(group[0])))
+        curves.append(curve_of(label, style[label], points, pruning_epochs(group[0])))
     return tuple(curves)
 
 
