@@ -6,6 +6,7 @@ A block of Python is a cell. The block of output that follows it is what the cel
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,38 +14,35 @@ from tests.docs_outputs import CODE, ROOT
 
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 SITE = "https://flipout.github.io/flipout"
+TO_ITSELF = re.compile(r"\s*It is also a\s+\[notebook\]\([^)]*\)\.")
+TO_PAGE = re.compile(r"\]\(\.\./([\w/-]+)\.md")
 
 
 def notebook(page: Path) -> str:
-    """A page as a notebook, in version 4.5 of its format."""
+    """A page as a notebook, in version 4.5 of the format."""
     cells, text, end = list[dict[str, Any]](), page.read_text(), 0
     for match in CODE.finditer(text):
-        cells += [_markdown(text[end : match.start()]), _code(match[1], match[2])]
+        cells += [_markdown(text[end : match.start()]), _code(match[1], match[2] or "")]
         end = match.end()
     cells.append(_markdown(text[end:]))
-    cells = [{**cell, "id": f"cell-{number}"} for number, cell in enumerate(cells) if "".join(cell["source"])]
-    metadata = {
-        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-        "language_info": {"name": "python"},
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    content = {
+        "cells": [{"id": f"cell-{number}", **cell} for number, cell in enumerate(cells) if cell["source"]],
+        "metadata": {"kernelspec": kernel, "language_info": {"name": "python"}},
+        "nbformat": 4,
+        "nbformat_minor": 5,
     }
-    content = {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
 def _markdown(text: str) -> dict[str, Any]:
-    """A cell of text. Links to other pages lead to the site, and a notebook does not point to itself."""
-    text = text.replace(" It is also a\n[notebook]", "\n[notebook]").replace(" It is also a [notebook]", " [notebook]")
-    lines = []
-    for line in text.strip().splitlines():
-        before, _, after = line.partition("[notebook](")
-        line = before.rstrip() + after.partition(").")[2]
-        lines.append(line)
-    text = "\n".join(lines).replace("](../", f"]({SITE}/").replace(".md)", "/)").replace(".md#", "/#")
+    """A cell of text. Its links lead to the site."""
+    text = TO_PAGE.sub(rf"]({SITE}/\1/", TO_ITSELF.sub("", text))
     return {"cell_type": "markdown", "metadata": {}, "source": text.strip().splitlines(keepends=True)}
 
 
-def _code(source: str, printed: str | None) -> dict[str, Any]:
-    stream = {"name": "stdout", "output_type": "stream", "text": (printed or "").splitlines(keepends=True)}
+def _code(source: str, printed: str) -> dict[str, Any]:
+    stream = {"name": "stdout", "output_type": "stream", "text": printed.splitlines(keepends=True)}
     return {
         "cell_type": "code",
         "execution_count": None,
@@ -56,5 +54,6 @@ def _code(source: str, printed: str | None) -> dict[str, Any]:
 
 if __name__ == "__main__":
     for tutorial in TUTORIALS:
-        tutorial.with_suffix(".ipynb").write_text(notebook(tutorial))
-        print(tutorial.with_suffix(".ipynb").relative_to(ROOT))
+        made = tutorial.with_suffix(".ipynb")
+        made.write_text(notebook(tutorial))
+        print(made.relative_to(ROOT))
