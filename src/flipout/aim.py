@@ -25,11 +25,11 @@ class AimTest:
     pruner, weights that are pruned permanently do not count, and of others that are pruned the hidden values count.
     Attach the test before the pruner, so that it sees the weights of a step before they are pruned.
 
-        aim = flipout.AimTest(model, optimizer, phi=0.0, kappa=10)
-        ...                                  # train
-        aim.positive["fc1.weight"]           # where the test is positive
-        aim.over_shoots["fc1.weight"]        # integers, the weight's shape
-        aim.score()["fc1.weight"]            # |theta - phi|^2 / (shots + 1): low is close and often aimed at
+        >>> aim = flipout.AimTest(model, optimizer, phi=0.0, kappa=10)
+        >>> train()
+        >>> positive = aim.positive["0.weight"]  # booleans: where the test is positive
+        >>> over_shoots = aim.over_shoots["0.weight"]  # integers of the weight's shape
+        >>> score = aim.score()["0.weight"]  # |theta - phi|^2 / (shots + 1): low is close and often aimed at
 
     Args:
         model: the network; it is not changed.

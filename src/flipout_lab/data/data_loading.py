@@ -28,6 +28,10 @@ OTHER_SCALE = 16.0
 def load(name: str, image_size: int | None = None) -> Data:
     """Read a data set into memory. Download it first if it is not on this machine.
 
+        >>> data = flipout_lab.load("digits")
+        >>> data.train_images.shape, data.classes
+        (torch.Size([1437, 1, 8, 8]), 10)
+
     Args:
         name: a key of `DATA`, a folder with `train/CLASS/*.jpg` and `test` or `val` next to `train` (here or below the
             data folder), or your own function as `module:function`, which returns training images, labels, test

@@ -56,6 +56,8 @@ LIBRARIES = ("torchvision", "timm")
 def build(name: str, shape: Shape = (3, 32, 32), classes: int = 10, width: float = 1.0) -> nn.Module:
     """Build a network for images of a given shape.
 
+        >>> network = flipout_lab.build("resnet10", shape=(3, 32, 32), classes=10, width=0.25)
+
     Args:
         name: a key of `MODELS`, `torchvision:NAME`, `timm:NAME`, or your own function as `module:function`.
         shape: channels, height and width of an image.
