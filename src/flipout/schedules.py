@@ -123,7 +123,10 @@ class Geometric(Schedule):
         if not 0 < rate < 1:
             raise ValueError(f"rate is {rate}; give the share to prune each time, between 0 and 1")
         if steps % steps_per_epoch:
-            raise ValueError(f"{steps} steps are not a whole number of epochs of {steps_per_epoch} steps")
+            raise ValueError(
+                f"{steps} steps are not a whole number of epochs of {steps_per_epoch} steps; give "
+                "steps=epochs * steps_per_epoch"
+            )
         one = cls(sparsity, steps, prunings=1, window=(0, 1))  # checks the arguments
         prunings = max(1, round(math.log(1 - sparsity) / math.log(1 - rate)))
         epochs = steps // steps_per_epoch

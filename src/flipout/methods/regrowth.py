@@ -259,7 +259,10 @@ def erdos_renyi_kernel(shapes: Sequence[Sequence[int]], keep: int, floors: Seque
     sizes = [math.prod(shape) for shape in shapes]
     sides = [max(1, sum(shape)) for shape in shapes]
     if not sum(map(min, floors, sizes)) <= keep <= sum(sizes):
-        raise ValueError(f"cannot keep {keep} of {sum(sizes)} weights with the floors {list(floors)}")
+        raise ValueError(
+            f"{keep:,} of {sum(sizes):,} weights cannot be kept with the floors {list(floors)}: lower the floor or the "
+            "sparsity"
+        )
 
     def kept(t: float) -> list[int]:
         return [

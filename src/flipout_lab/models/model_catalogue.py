@@ -92,7 +92,7 @@ def _build_from_elsewhere(name: str, shape: Shape, classes: int, width: float) -
         if width != 1 and "width" not in accepted:
             raise LabError(f"{name} has no parameter width; leave --width out, or add the parameter to the function")
     if not isinstance(model, nn.Module):
-        raise LabError(f"{name} returns an object of type {type(model).__name__}, not a torch.nn.Module")
+        raise LabError(f"{name} returns an object of type {type(model).__name__}; return a torch.nn.Module")
     return model
 
 
