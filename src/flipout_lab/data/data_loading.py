@@ -145,7 +145,7 @@ def _check(name: str, part: str, images: Tensor, labels: Tensor) -> float:
         if not (finite := some.isfinite().flatten(1).all(1)).all():
             number = start + int((~finite).nonzero()[0])
             raise LabError(
-                f"the {part} images of {name} contain NaN or infinity, first in image {number}: repair it or leave it out"
+                f"the {part} images of {name} contain NaN or infinity, first in image {number}; repair that image"
             )
         largest = max(largest, float(some.abs().max()))
     return largest
