@@ -36,9 +36,10 @@ docs: .venv/everything ## build the documentation site in site/; a broken link i
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # The example runs in a new folder, so that nothing but the installed wheel can be imported.
-wheel: .venv/everything ## build the wheel, install it into a clean environment, and run the quickstart from there
+wheel: .venv/everything ## build what is published, check it, install the wheel into a clean environment, and run the quickstart from there
 	rm -rf dist
-	$(BIN)/python -m build --wheel --outdir dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
 	set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
 	  $(BIN)/python -m venv "$$folder/venv"; \
 	  "$$folder/venv/bin/python" $(INSTALL) "$$(echo dist/*.whl)[lab]"; \

@@ -1,8 +1,13 @@
-"""The build hook of the package: compile the kernels in C, if there is a compiler."""
+"""The build hook of the package: compile the kernels in C, if there is a compiler.
+
+A source distribution has their sources alone. They are compiled where it is installed.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import os
+import platform
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +21,8 @@ class KernelsHook(BuildHookInterface[Any]):
     """Put the shared library beside its sources, for a wheel as for an editable installation."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if self.target_name != "wheel":
+            return
         folder = Path(self.root, "src", "flipout", "kernels")
         build = _module(folder / "build.py")
         library = folder / build.LIBRARY
@@ -39,6 +46,8 @@ def _module(path: Path) -> ModuleType:
 
 
 def _platform() -> str:
-    """The platform of this machine, as in the name of a wheel that is not for distribution."""
+    """The platform of this machine, as in the name of a wheel. For Linux, auditwheel makes it one for distribution."""
+    if sys.platform == "darwin" and (oldest := os.environ.get("MACOSX_DEPLOYMENT_TARGET")):
+        return f"macosx_{oldest.replace('.', '_')}_{platform.machine()}"
     platforms = (tag.platform for tag in sys_tags())
     return next(name for name in platforms if not name.startswith(("manylinux", "musllinux")))

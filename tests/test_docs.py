@@ -1,4 +1,4 @@
-"""The documentation site: it builds without a warning, so no link is broken and no public name is missing."""
+"""The documentation: the site builds without a warning, and notebooks are those of their pages."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tests.notebooks import TUTORIALS, notebook
 
 ROOT = Path(__file__).parent.parent
 
@@ -20,3 +22,8 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "site" / "index.html").exists()
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_the_notebook_of_a_tutorial_is_up_to_date(page: Path) -> None:
+    assert page.with_suffix(".ipynb").read_text() == notebook(page), "run `python -m tests.notebooks`"

@@ -63,7 +63,14 @@ def test_example(name: str) -> None:
 
 
 WITH_CODE = [str(page.relative_to(ROOT)) for page in PAGES if code(page)]
-FIRST = {"README.md", "docs/quickstart.md", "docs/tutorial.md", "docs/how-to/own-method.md", "docs/how-to/own-form.md"}
+FIRST = {
+    "README.md",
+    "docs/quickstart.md",
+    "docs/tutorial.md",
+    "docs/coming-from.md",
+    "docs/how-to/own-method.md",
+    "docs/how-to/own-form.md",
+}
 
 
 @pytest.mark.parametrize(

@@ -25,11 +25,11 @@ class AimTest:
     pruner, weights that are pruned permanently do not count, and of others that are pruned the hidden values count.
     Attach the test before the pruner, so that it sees the weights of a step before they are pruned.
 
-        aim = flipout.AimTest(model, optimizer, phi=0.0, kappa=10)
-        ...                                  # train
-        aim.positive["fc1.weight"]           # where the test is positive
-        aim.over_shoots["fc1.weight"]        # integers, the weight's shape
-        aim.score()["fc1.weight"]            # |theta - phi|^2 / (shots + 1): low is close and often aimed at
+        >>> aim = flipout.AimTest(model, optimizer, phi=0.0, kappa=10)
+        >>> train()
+        >>> positive = aim.positive["0.weight"]  # booleans: where the test is positive
+        >>> over_shoots = aim.over_shoots["0.weight"]  # integers of the weight's shape
+        >>> score = aim.score()["0.weight"]  # |theta - phi|^2 / (shots + 1): low is close and often aimed at
 
     Args:
         model: the network; it is not changed.
@@ -61,7 +61,7 @@ class AimTest:
         weights = find_weights(model, optimizer, include, exclude)
         if sharded := [weight.name for weight in weights if weight.view.key is not None]:
             raise ValueError(
-                f"the aim test does not work with sharded weights (DTensors), such as {sharded[0]}: train with "
+                f"the aim test is incompatible with sharded weights (DTensors), such as {sharded[0]}: train with "
                 "DistributedDataParallel, or leave them out with exclude="
             )
         self._weights = {weight.name: weight.parameter for weight in weights}
@@ -107,7 +107,8 @@ class AimTest:
         """Continue from saved counts."""
         for kind, counts in (("over_shoots", self.over_shoots), ("under_shoots", self.under_shoots)):
             if missing := counts.keys() ^ state[kind].keys():
-                raise ValueError(f"the state and this test have different weights: {', '.join(sorted(missing))}")
+                names = ", ".join(sorted(missing))
+                raise ValueError(f"only the state or only this test has {names}; use the same include= and exclude=")
             for name, count in counts.items():
                 count.copy_(state[kind][name])
         return self
@@ -148,4 +149,7 @@ def _hypothesis(phi: Hypothesis, name: str, weight: Tensor) -> Tensor:
     try:
         return value.expand(weight.shape)
     except RuntimeError:
-        raise ValueError(f"phi of shape {tuple(value.shape)} does not fit {name}, {tuple(weight.shape)}") from None
+        raise ValueError(
+            f"phi has shape {tuple(value.shape)} for {name} of shape {tuple(weight.shape)}; give a number, or a tensor "
+            "that can be expanded to that shape"
+        ) from None

@@ -26,9 +26,10 @@ def elementwise(criterion: Function) -> Function:
 def with_statistics(**statistics: Callable[..., Any]) -> Callable[[Function], Function]:
     """Declare the statistics that a criterion brings along, by the argument names it uses.
 
-    @flipout.criteria.with_statistics(drift=Drift)
-    def steadiness(weight, drift):
-        return weight.abs() / (drift + 1)
+    Examples:
+        >>> @flipout.criteria.with_statistics(recent_flips=partial(flipout.statistics.Flips, horizon=100))
+        ... def steadiness(weight, recent_flips):
+        ...     return weight.abs() / (recent_flips + 1)
     """
 
     def declare(criterion: Function) -> Function:

@@ -18,6 +18,9 @@ class Selection:
 
     `prune` marks kept weights that are pruned. `grow` marks pruned weights that come back; it is empty for an event
     that only prunes.
+
+        >>> smallest = [weight.abs() < 0.1 for weight in (model[0].weight, model[2].weight)]
+        >>> selection = flipout.Selection(prune=smallest)
     """
 
     prune: Sequence[Tensor]
@@ -59,7 +62,14 @@ class Selection:
 
 
 class Event(NamedTuple):
-    """The record of a pruning event: its step, the sparsity and the weights kept after it, and how many grew back."""
+    """The record of a pruning event: its step, the sparsity and the weights kept after it, and how many grew back.
+
+    Examples:
+        >>> pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.9, steps=12, scope="layer")
+        >>> train()
+        >>> pruner.events[-1].kept
+        {'0.weight': 19, '2.weight': 7}
+    """
 
     step: int
     sparsity: float

@@ -83,7 +83,7 @@ def warn(message: str, category: type[Warning], place: tuple[str, int] | None = 
 
 
 def users_line() -> tuple[str, int]:
-    """The line of the user's that has called this package, however many methods, also of torch, lie between."""
+    """The line of the user's code that called this package, directly or through torch."""
     frame, ours = sys._getframe(), (__package__, "torch")
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ours:
         frame = frame.f_back

@@ -33,6 +33,12 @@ def nonzero(prunable: int, sparsity: float) -> int:
 class Schedule:
     """Prunings spread evenly over a part of training. A subclass defines the density after each.
 
+        >>> class Linear(flipout.Schedule):
+        ...     def density(self, share: float) -> float:
+        ...         return 1 - self.sparsity * share
+        >>> [pruning.nonzero for pruning in Linear(0.9, steps=1000, prunings=3).plan(1000)]
+        [700, 400, 100]
+
     Args:
         sparsity: the share of weights that are pruned at the end.
         steps: the number of optimizer steps of the whole training.
@@ -97,6 +103,11 @@ class Geometric(Schedule):
     """Each pruning removes the same share `r` of the remaining weights: density `(1-s)^(i/m)` after pruning `i` of `m`.
 
     By default there are many small prunings, which end at half of training.
+
+        >>> for pruning in flipout.Geometric(0.9, steps=1000, prunings=2, window=(0, 0.5)).plan(1000):
+        ...     print(pruning.step, pruning.nonzero)
+        250 316
+        500 100
     """
 
     def density(self, share: float) -> float:
@@ -112,7 +123,10 @@ class Geometric(Schedule):
         if not 0 < rate < 1:
             raise ValueError(f"rate is {rate}; give the share to prune each time, between 0 and 1")
         if steps % steps_per_epoch:
-            raise ValueError(f"{steps} steps are not a whole number of epochs of {steps_per_epoch} steps")
+            raise ValueError(
+                f"{steps} steps are not a whole number of epochs of {steps_per_epoch} steps; give "
+                "steps=epochs * steps_per_epoch"
+            )
         one = cls(sparsity, steps, prunings=1, window=(0, 1))  # checks the arguments
         prunings = max(1, round(math.log(1 - sparsity) / math.log(1 - rate)))
         epochs = steps // steps_per_epoch
@@ -128,7 +142,12 @@ class Geometric(Schedule):
 
 @dataclass(frozen=True)
 class Cubic(Schedule):
-    """Zhu and Gupta (2017): sparsity `s * (1 - (1 - i/m)^3)` after pruning `i` of `m`, first fast, then slower."""
+    """Zhu and Gupta (2017): sparsity `s * (1 - (1 - i/m)^3)` after pruning `i` of `m`, first fast, then slower.
+
+    Examples:
+        >>> [pruning.nonzero for pruning in flipout.Cubic(0.9, steps=1000, prunings=3).plan(1000)]
+        [367, 133, 100]
+    """
 
     def density(self, share: float) -> float:
         return 1 - self.sparsity * (1 - (1 - share) ** 3)
@@ -136,7 +155,12 @@ class Cubic(Schedule):
 
 @dataclass(frozen=True)
 class OneShot(Schedule):
-    """One pruning, at the share `at` of training: 0 is before the first step, 1 after the last."""
+    """One pruning, at the share `at` of training: 0 is before the first step, 1 after the last.
+
+    Examples:
+        >>> [(pruning.step, pruning.nonzero) for pruning in flipout.OneShot(0.9, steps=1000, at=0.3).plan(1000)]
+        [(300, 100)]
+    """
 
     def __init__(self, sparsity: float, steps: int, at: float = 0.5) -> None:
         super().__init__(sparsity, steps, 1, (at, at))
@@ -150,6 +174,10 @@ class Constant(Schedule):
     """The full sparsity from the start: one pruning before the first step, then events that leave the count as it is.
 
     For methods that prune and grow the same number of weights at each event.
+
+        >>> schedule = flipout.Constant(0.9, steps=1000, prunings=2, window=(0, 0.5))
+        >>> [(pruning.step, pruning.nonzero) for pruning in schedule.plan(1000)]
+        [(0, 100), (250, 100), (500, 100)]
     """
 
     def density(self, share: float) -> float:

@@ -124,7 +124,7 @@ def summary_of(
         lines.append(f"{number:,} times a pruned weight came back, the last time at step {returned[-1].step:,}")
     if example_input is not None and any(weight.view.key is not None for weight in weights):
         raise ValueError(
-            "summary(example_input) does not work with sharded weights: gather the weights into an ordinary model, and "
+            "summary(example_input) is incompatible with sharded weights: gather them into an ordinary model, and "
             "use flipout.export.effective_weights(model, x), or call summary() without an example"
         )
     live = {} if example_input is None else effective_weights(model, as_example(example_input)).layers

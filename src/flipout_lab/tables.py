@@ -76,7 +76,8 @@ class Table:
             address = addresses[number] if addresses else ""
             name = f'<a href="{html.escape(address)}">{html.escape(first)}</a>' if address else html.escape(first)
             texts = (f"<b>{html.escape(text)}</b>" if isinstance(text, Bold) else html.escape(text) for text in rest)
-            cells = "".join(f"<td {kind}>{text}</td>" for kind, text in zip(kinds[1:], texts, strict=True))
+            columns = zip(kinds[1:], map(html.escape, self.heading[1:]), texts, strict=True)
+            cells = "".join(f'<td {kind} data-column="{column}">{text}</td>' for kind, column, text in columns)
             body += f"<tr><th scope=row>{name}</th>{cells}</tr>\n"
         notes = "".join(f"<p class=note>{html.escape(note)}</p>" for note in self.notes)
         wrapped = " class=verdicts" if len(self.texts) > 1 else ""  # long texts wrap; numbers never do

@@ -146,7 +146,7 @@ def test_it_goes_on_from_a_saved_state_and_stops_when_removed() -> None:
         ({"kappa": -1}, "kappa is -1"),
         ({"counting": "all"}, "counting is 'all'"),
         ({"phi": {"0.weight": 0.0}}, r"phi has no value for 2\.weight"),
-        ({"phi": torch.zeros(3)}, r"phi of shape \(3,\) does not fit 0\.weight"),
+        ({"phi": torch.zeros(3)}, r"phi has shape \(3,\) for 0\.weight"),
     ],
 )
 def test_nonsense(options: dict[str, Any], message: str) -> None:

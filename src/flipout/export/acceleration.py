@@ -89,6 +89,10 @@ def accelerate(model: nn.Module, example_input: Example, *, repetitions: int = 1
     timed against the original; if none is faster by 5 %, a plain copy of the original is returned. The result has the
     attributes `choices`, which lists what was chosen and why, and `notes`, which lists what was not possible.
 
+        >>> fast = flipout.export.accelerate(model, example_input)
+        >>> torch.allclose(fast(x), model(x), atol=1e-5)
+        True
+
     Args:
         model: the network, on the CPU; it is not changed.
         example_input: the inputs that the network is called with. The result accepts other batch sizes, but the fastest

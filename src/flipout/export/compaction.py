@@ -67,6 +67,16 @@ def compact(model: nn.Module, example_input: Example, *, fixed_size: bool = Fals
     that follow. Parts that cannot be analysed are left unchanged. The result has two more attributes: `notes` lists
     what was left unchanged and why, and `compaction` reports the change of each layer.
 
+        >>> model[0].weight.data[4:] = model[0].bias.data[4:] = 0  # 12 of 16 channels
+        >>> small = flipout.export.compact(model, example_input)
+        >>> print(small.compaction)
+        layer    inputs  outputs    weights
+        -----------------------------------
+        0      12 -> 12  16 -> 4  192 -> 48
+        2       16 -> 4   4 -> 4   64 -> 16
+        -----------------------------------
+        total            20 -> 8  256 -> 64
+
     Args:
         model: the network; it is not changed. It must run on the example.
         example_input: the inputs that the network is called with. Their values and batch size do not matter.

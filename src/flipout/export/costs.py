@@ -34,6 +34,11 @@ def effective_weights(model: nn.Module, example_input: Example) -> EffectiveWeig
     The weights of Linear and convolution modules count, those that an attached pruner prunes, and the matrices of every
     other class of modules in which one has exact zeros, such as an `LSTM` that was pruned with `include=`.
 
+        >>> model[0].weight.data[4:] = 0  # 12 of 16 channels have no input, so nothing depends on their outputs
+        >>> counted = flipout.export.effective_weights(model, example_input)
+        >>> counted.nonzero, counted.effective
+        (112, 64)
+
     Args:
         model: the network; it is not changed.
         example_input: the inputs that the network is called with.

@@ -95,6 +95,9 @@ def to_pt2(model: nn.Module, path: Path | str, example_input: Example) -> float:
     sizes. Load only files that you trust: `torch.export.load` unpickles data if a file asks for it. Files written here
     contain only tensors.
 
+        >>> flipout.export.to_pt2(model, "net.pt2", example_input) < 1e-5
+        True
+
     Args:
         model: any network that `torch.export` supports; it is not changed.
         path: the file, which must end in .pt2; an existing one is replaced.

@@ -43,6 +43,12 @@ def check_semi_structured(model: nn.Module, dtype: torch.dtype = torch.float16) 
 
     The pattern, the shapes and the type are checked here. The kernels themselves need a GPU.
 
+        >>> print(flipout.export.check_semi_structured(model))
+        layer                                   semi-structured
+        -------------------------------------------------------
+        0      its shape (16, 12) is not a multiple of (32, 64)
+        2       its shape (4, 16) is not a multiple of (32, 64)
+
     Args:
         model: the network; it is not changed.
         dtype: the type that its weights will have: float16, bfloat16 or int8.

@@ -41,6 +41,8 @@ def save(model: nn.Module | Mapping[str, Tensor], path: Path | str) -> None:
     Each tensor is stored in the smallest of four codings: dense, as nonzero values with one bit per element, as nonzero
     values with the gaps between them, or, if all elements are zero, as nothing. Minus zero and NaN are not zeros. Tied
     tensors are stored once. An existing file is replaced atomically.
+
+        >>> flipout.export.save(model, "net.safetensors")
     """
     state = unwrapped(model).state_dict() if isinstance(model, nn.Module) else model
     if (name := quantized_entry(state)) is not None:
@@ -96,6 +98,10 @@ def load(path: Path | str, *, max_bytes: int | None = None) -> dict[str, Tensor]
     """Read a sparse file: dense tensors on the CPU by name, equal bit for bit to those that were saved.
 
     A file that is invalid in any way raises a `SparseFileError`.
+
+        >>> flipout.export.save(model, "net.safetensors")
+        >>> model.load_state_dict(flipout.export.load("net.safetensors"))
+        <All keys matched successfully>
 
     Args:
         path: the file.

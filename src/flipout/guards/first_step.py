@@ -124,7 +124,7 @@ def _warn_of_forgotten_state(method: str, zeros: float) -> None:
 
 def _warn_of_stale_masks() -> None:
     warn(
-        "the weights were changed after the pruner had chosen which of them to prune, when it was attached: the masks "
-        "fit the old weights. Load the weights before you create the pruner; to resume, also load the pruner's state",
+        "the weights were changed after the pruner was attached. It had chosen its masks by then, so they fit the old "
+        "weights. Load the weights before you create the pruner; to resume, also load the pruner's state",
         StaleMasksWarning,
     )

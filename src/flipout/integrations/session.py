@@ -147,7 +147,7 @@ class PruningSession:
         if any(weight.view.key is not None for weight in self.pruner.weights):
             self.pruner.remove()
             raise ValueError(
-                "the Prune callback does not work with sharded weights (FSDP2, tensor parallel), because a trainer "
+                "the Prune callback is incompatible with sharded weights (FSDP2, tensor parallel), because a trainer "
                 "saves its state on one rank alone: use DistributedDataParallel, or a loop of your own and "
                 "torch.distributed.checkpoint"
             )

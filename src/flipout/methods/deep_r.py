@@ -28,7 +28,7 @@ class DeepR(Pruner):
     Which connections start dormant is random, and is decided when the pruner is attached. Weights that are loaded after
     that, before the first step, determine the signs; the dormant ones among them are zeroed by the first step.
 
-        pruner = flipout.DeepR(model, optimizer, sparsity=0.99, steps=steps, l1=1e-4)
+        >>> pruner = flipout.DeepR(model, optimizer, sparsity=0.9, steps=steps, l1=1e-4)
 
     Args:
         model: the network.

@@ -18,7 +18,12 @@ from .registry import register
 
 @register("dense", title="Dense", about="nothing: the reference", colour="#333333")
 class Dense(Pruner):
-    """No pruning: the reference. Accepts `sparsity` like every method, and ignores it."""
+    """No pruning: the reference. Accepts `sparsity` like every method, and ignores it.
+
+    Examples:
+        >>> flipout.Dense(model, optimizer).sparsity
+        0.0
+    """
 
     def __init__(
         self,
@@ -40,7 +45,9 @@ class KeepZeros(Dense):
     `lora_A` and `lora_B`, stay trainable as a whole; a `KeepZerosWarning` names them. With `include=` you decide
     yourself: what it selects is kept as it is.
 
-        pruner = flipout.KeepZeros(model, optimizer)
+        >>> model[0].weight.data[:, 6:] = 0
+        >>> flipout.KeepZeros(model, optimizer).nonzero  # 96 of 256 weights are zero
+        160
     """
 
     covers_adapters = True

@@ -32,7 +32,11 @@ made."""
 class Gradual(Pruner):
     """Prune by a criterion, under a schedule: many small prunings between 5 and 50 % of training by default.
 
-    A method without options of its own names its criterion in `ranks_by`.
+    A method without options of its own names its criterion in `ranks_by`:
+
+        >>> class LargestFirst(flipout.Gradual):
+        ...     ranks_by = staticmethod(lambda weight: -weight.abs())
+        >>> pruner = LargestFirst(model, optimizer, sparsity=0.9, steps=steps, end=0.3)
 
     Args:
         model: the network.
@@ -85,7 +89,10 @@ class FlipOut(Gradual):
     Pruned weights keep a hidden value that learns, and flips are counted on it. Until 70 % of training a hidden weight
     that moves away from zero comes back, and one that keeps crossing zero stays out. See `SecondChances`.
 
-        pruner = flipout.FlipOut(model, optimizer, sparsity=0.99, steps=epochs * len(loader))
+        >>> chances = flipout.SecondChances(until=0.6)  # True is 0.7
+        >>> pruner = flipout.FlipOut(model, optimizer, sparsity=0.9, steps=12, second_chances=chances)
+        >>> pruner
+        FlipOut(step 0 of 12, 0 of 6 prunings, 256 of 256 weights kept in 2 layers, sparsity 0.0000%)
 
     `FlipOut.paper` is the method of the paper. For further arguments see `Gradual`.
 
@@ -148,6 +155,14 @@ class FlipOut(Gradual):
     ) -> PaperFlipOut:
         """FlipOut as in the paper: lambda = 1, p = 2, halvings at the ends of epochs, permanent pruning.
 
+            >>> pruner = flipout.FlipOut.paper(model, optimizer, sparsity=0.875, steps=12, steps_per_epoch=3)
+            >>> print(pruner.plan())
+            step  sparsity  weights kept
+            ----------------------------
+            3     50.0000%           128
+            6     75.0000%            64
+            9     87.5000%            32
+
         Args:
             model: the network.
             optimizer: the optimizer that trains it.
@@ -169,8 +184,11 @@ class FlipOut(Gradual):
 class PaperFlipOut(FlipOut):
     """FlipOut as in the paper (Sec. 2.2): `|theta|^p / (flips + 1)`, gradient noise, and permanent pruning.
 
-    `FlipOut.paper` creates one with the schedule of the paper. Here the default schedule is ours. For further arguments
-    see `FlipOut` and `Gradual`.
+    `FlipOut.paper` creates one with the schedule of the paper. Here the default schedule is ours:
+
+        >>> pruner = flipout.PaperFlipOut(model, optimizer, sparsity=0.9, steps=steps, noise=0.5)
+
+    For further arguments see `FlipOut` and `Gradual`.
     """
 
     def __init__(
@@ -203,7 +221,9 @@ class PaperFlipOut(FlipOut):
 class GlobalMagnitude(Gradual):
     """Prune the smallest weights. With noise it is the paper's ablation, with `scope="layer"` Han et al.'s method.
 
-    pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.99, steps=steps)
+        >>> pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.9, steps=steps, scope="layer")
+
+    For the arguments see `Gradual`.
     """
 
     ranks_by = staticmethod(criteria.magnitude)
@@ -213,7 +233,9 @@ class GlobalMagnitude(Gradual):
 class Random(Gradual):
     """Prune random weights: the control.
 
-    pruner = flipout.Random(model, optimizer, sparsity=0.99, steps=steps, seed=1)
+        >>> pruner = flipout.Random(model, optimizer, sparsity=0.9, steps=steps, seed=1)
+
+    For the arguments see `Gradual`.
     """
 
     ranks_by = staticmethod(criteria.random)
@@ -226,7 +248,7 @@ class MagnitudeUncertainty(Gradual):
     A small `lambda_` keeps weights that do not move, whether or not they matter. With inputs that are always zero
     (the border of an image) the network collapses.
 
-        pruner = flipout.MagnitudeUncertainty(model, optimizer, sparsity=0.99, steps=steps, lambda_=0.1, horizon=100)
+        >>> pruner = flipout.MagnitudeUncertainty(model, optimizer, sparsity=0.9, steps=steps, lambda_=0.1, horizon=100)
 
     For further arguments see `Gradual`.
 
@@ -271,7 +293,7 @@ class RelativeMagnitude(Gradual):
     Layers are initialized with weights of the size `1 / sqrt(fan_in)`. The factor makes layers comparable, so that wide
     layers are not pruned just because their weights start smaller.
 
-        pruner = flipout.RelativeMagnitude(model, optimizer, sparsity=0.99, steps=steps)
+        >>> pruner = flipout.RelativeMagnitude(model, optimizer, sparsity=0.9, steps=steps)
     """
 
     ranks_by = staticmethod(criteria.relative_magnitude)
@@ -284,7 +306,7 @@ class LAMP(Gradual):
     Each layer is pruned in the order of magnitude, and the scores decide how much of each layer. No layer dies before
     every layer is down to one weight.
 
-        pruner = flipout.LAMP(model, optimizer, sparsity=0.99, steps=steps)
+        >>> pruner = flipout.LAMP(model, optimizer, sparsity=0.9, steps=steps)
     """
 
     ranks_by = staticmethod(criteria.lamp)
@@ -296,7 +318,7 @@ class Fisher(Gradual):
 
     The mean is over about the last `horizon` gradients of the weight, without noise.
 
-        pruner = flipout.Fisher(model, optimizer, sparsity=0.99, steps=steps, power=0.5)
+        >>> pruner = flipout.Fisher(model, optimizer, sparsity=0.9, steps=steps, power=0.5)
 
     For further arguments see `Gradual`.
 

@@ -32,8 +32,8 @@ class HoyerSquare(Pruner):
     Add `pruner.penalty()` to the loss. The sparsity then depends on `lambda_`. If `sparsity` is given, the smallest
     weights are pruned to exactly that count instead.
 
-        pruner = flipout.HoyerSquare(model, optimizer, steps=steps, lambda_=1e-4)
-        loss = loss_fn(model(x), y) + pruner.penalty()
+        >>> pruner = flipout.HoyerSquare(model, optimizer, steps=steps, lambda_=1e-4)
+        >>> loss = loss_fn(model(x), y) + pruner.penalty()
 
     Args:
         model: the network.

@@ -35,7 +35,7 @@ class Lottery(Pruner):
     With `rewind_to=0` these are the values at the first step, also if they are loaded after the pruner was attached.
     Buffers that were loaded so, such as the statistics of norm layers, include the forward pass of the first step.
 
-        pruner = flipout.Lottery(model, optimizer, sparsity=0.99, steps=steps, rounds=5, rewind_to=100)
+        >>> pruner = flipout.Lottery(model, optimizer, sparsity=0.9, steps=steps, rounds=3, rewind_to=1)
 
     Args:
         model: the network.

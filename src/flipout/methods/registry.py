@@ -67,7 +67,14 @@ class Option:
 
 @dataclass(frozen=True)
 class Method:
-    """The record of a method. Call it like the class to make a pruner."""
+    """The record of a method. Call it like the class to make a pruner.
+
+    Examples:
+        >>> method = flipout.METHODS["lamp"]
+        >>> method.title, method.about
+        ('LAMP', 'weights that are small against the larger ones of their layer')
+        >>> pruner = method(model, optimizer, sparsity=0.9, steps=steps)
+    """
 
     name: str
     cls: type[Pruner]

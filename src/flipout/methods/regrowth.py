@@ -124,7 +124,7 @@ class RigL(_Regrowing):
     initial weights are random ones. With "global" they are the largest ones of the network, and each update ranks
     weights and gradients over the whole network, so that the numbers change.
 
-        pruner = flipout.RigL(model, optimizer, sparsity=0.9, steps=steps)
+        >>> pruner = flipout.RigL(model, optimizer, sparsity=0.9, steps=steps)
 
     Args:
         model: the network.
@@ -215,7 +215,7 @@ class GraNet(_Regrowing, Gradual):
     grows as many that were pruned before, the ones with the largest gradients. They start at 0, without momentum. The
     count after each event is exact, and the last event ends both.
 
-        pruner = flipout.GraNet(model, optimizer, sparsity=0.99, steps=steps)
+        >>> pruner = flipout.GraNet(model, optimizer, sparsity=0.9, steps=steps)
 
     For further arguments see `Gradual`; the default schedule is `Cubic`.
 
@@ -259,7 +259,10 @@ def erdos_renyi_kernel(shapes: Sequence[Sequence[int]], keep: int, floors: Seque
     sizes = [math.prod(shape) for shape in shapes]
     sides = [max(1, sum(shape)) for shape in shapes]
     if not sum(map(min, floors, sizes)) <= keep <= sum(sizes):
-        raise ValueError(f"cannot keep {keep} of {sum(sizes)} weights with the floors {list(floors)}")
+        raise ValueError(
+            f"{keep:,} of {sum(sizes):,} weights cannot be kept with the floors {list(floors)}: lower the floor or the "
+            "sparsity"
+        )
 
     def kept(t: float) -> list[int]:
         return [

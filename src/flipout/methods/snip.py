@@ -33,9 +33,9 @@ class SNIP(Pruner):
     The gradient is that of the summed loss `loss_fn(model(input), target)` over all batches, with the model in its
     current mode. The passes leave no trace: norm statistics, gradients and the random state are restored.
 
-        pruner = flipout.SNIP(
-            model, optimizer, sparsity=0.99, steps=steps, batches=[(x, y)], loss_fn=nn.functional.cross_entropy
-        )
+        >>> pruner = flipout.SNIP(model, optimizer, sparsity=0.9, steps=steps, batches=[(x, y)], loss_fn=loss_fn)
+        >>> pruner.nonzero  # already, before the first step
+        26
 
     Args:
         model: the network.

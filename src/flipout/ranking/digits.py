@@ -69,7 +69,7 @@ def ordered(scores: Tensor, dtype: torch.dtype) -> Tensor:
     """Integers in the order of the scores: the bits of a float, those below the sign inverted if it is negative."""
     if dtype == torch.int64:
         if scores.is_floating_point():
-            raise ValueError("the criterion returns integers for some layers and floats for others")
+            raise ValueError("the criterion returns integers for some layers and floats for others; return one kind")
         return scores.long()
     bits = (scores.to(dtype) + 0.0).view(integer_of(dtype))  # + 0.0: -0.0 becomes 0.0, for they are equal
     return bits ^ (bits >> (bits_of(dtype) - 1) & torch.iinfo(bits.dtype).max)

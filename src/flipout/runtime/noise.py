@@ -29,6 +29,9 @@ class GradientNoise:
     `relative_to="weight"` uses `sigma = ||theta|| / sqrt(d)`, as Equation 3c prints it. `d` counts pruned weights too,
     so the noise anneals by itself as pruning proceeds.
 
+        >>> noise = flipout.GradientNoise(0.5, seed=1)
+        >>> pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.9, steps=steps, noise=noise)
+
     Args:
         scale: the paper's lambda; 0 is no noise.
         relative_to: what sigma is relative to.

@@ -16,7 +16,8 @@ from ..paper.cited_methods import render_cited_methods
 from ..paper.paper_claims import claims_table
 from ..paper.reproduction import ITEMS, SCALES, check_item, grids_of, reproduce_item
 from ..paper.results_page import render_results_page
-from ..reports import Records, collect, write_report
+from ..reports import LeadChart, Records, collect, write_report
+from ..reports.inference import inference_chart
 from ..reports.labels import by_network
 from ..reports.records import locate_runs
 from ..reports.report_tables import accuracy_table, paired_table
@@ -58,23 +59,34 @@ def demo(
         console.print(accuracy_table(f"{title}: test accuracy (%), last epoch, {seeds_line(runs)}", runs).rich())
         if (differences := paired_table(f"{title}: difference to global magnitude, in points", runs)) is not None:
             console.print(differences.rich())
-    page = write_report(records, out / "report")
-    pictures = sorted((page.parent / "figures").glob("*-accuracy.png"))
+    pruned = [run for run in records.runs if run.settings.method == "flipout" and run.result is not None]
+    first, next_steps = [], {}
+    if pruned:
+        remark = (
+            "The networks pruned with FlipOut, on one thread: as they are (dense), without their dead channels "
+            "(compacted), and with sparse kernels where those are faster (accelerated)."
+        )
+        first = [LeadChart("Milliseconds of inference against sparsity", inference_chart(pruned, out), remark)]
+        next_steps = _next_steps(f"{out}/{pruned[-1].name}")
+    page = write_report(records, out / "report", charts_first=first, next_steps=next_steps)
+    pictures = sorted((page.parent / "figures").glob("in-short-*.png"))
     _print("\n".join([f"page: {page}", *(f"picture: {picture}" for picture in pictures)]))
-    example = next(
-        run.name for run in grid.runs() if run.settings.method == "flipout" and run.settings.sparsity == 0.97
-    )
-    program = "flipout" if shutil.which("flipout") else sys.argv[0]  # if the environment is not activated
-    commands = (
-        f"show {out}/{example}",
-        f"card {out}/{example}",
-        "train --data mnist --model lenet-300-100 --method flipout --sparsity 0.98 --epochs 10",
-        "plan --model vgg19 --sparsity 0.999 --recipe paper",
-        "methods",
-    )
-    _print("\n".join(["\nNext:", *(f"  {program} {command}" for command in commands)]))
+    _print("\n".join(["\nNext:", *(f"  {command}" for command in next_steps)]))
     if outcome.count("failed"):
         raise typer.Exit(1)
+
+
+def _next_steps(run: str) -> dict[str, str]:
+    """Commands to try after the demo, each with what it does."""
+    program = "flipout" if shutil.which("flipout") else sys.argv[0]  # if the environment is not activated
+    commands = {
+        f"show {run}": "One of the runs: its settings, epochs and layers.",
+        f"card {run}": "Its bytes and milliseconds: dense, compacted and accelerated.",
+        f"export {run} --to onnx --out net": "Its network as an ONNX file.",
+        "train --data mnist --model lenet-300-100 --sparsity 0.98 --epochs 10": "Another network, on MNIST.",
+        "methods": "All methods, with their options.",
+    }
+    return {f"{program} {command}": about for command, about in commands.items()}
 
 
 @app.command()

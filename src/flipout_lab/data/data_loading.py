@@ -28,6 +28,10 @@ OTHER_SCALE = 16.0
 def load(name: str, image_size: int | None = None) -> Data:
     """Read a data set into memory. Download it first if it is not on this machine.
 
+        >>> data = flipout_lab.load("digits")
+        >>> data.train_images.shape, data.classes
+        (torch.Size([1437, 1, 8, 8]), 10)
+
     Args:
         name: a key of `DATA`, a folder with `train/CLASS/*.jpg` and `test` or `val` next to `train` (here or below the
             data folder), or your own function as `module:function`, which returns training images, labels, test
@@ -140,7 +144,9 @@ def _check(name: str, part: str, images: Tensor, labels: Tensor) -> float:
         some = images[start : start + 4096].float()
         if not (finite := some.isfinite().flatten(1).all(1)).all():
             number = start + int((~finite).nonzero()[0])
-            raise LabError(f"the {part} images of {name} contain NaN or infinity, first in image {number}")
+            raise LabError(
+                f"the {part} images of {name} contain NaN or infinity, first in image {number}; repair that image"
+            )
         largest = max(largest, float(some.abs().max()))
     return largest
 

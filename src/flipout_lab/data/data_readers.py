@@ -83,7 +83,7 @@ def parse_idx(content: bytes, name: str) -> Tensor:
     shape = struct.unpack(f">{dimensions}I", content[4 : 4 + 4 * dimensions])
     data = content[4 + 4 * dimensions :]
     if zeros or kind != 8 or len(data) != int(np.prod(shape)):
-        raise LabError(f"{name} is not a complete IDX file of bytes")
+        raise LabError(f"{name} is not a complete IDX file of bytes; delete it to download it again")
     return torch.from_numpy(np.frombuffer(data, dtype=np.uint8).reshape(shape).copy())
 
 
@@ -170,7 +170,7 @@ def image_files(split: Path) -> list[Path]:
 def _read_split(split: Path, classes: list[str], side: int) -> tuple[Tensor, Tensor]:
     files = [path for path in image_files(split) if path.parent.name in classes]
     if not files:
-        raise LabError(f"no images found below {split}")
+        raise LabError(f"there are no images below {split}; put them in folders, one for each class")
     labels = torch.tensor([classes.index(path.parent.name) for path in files])
     images = torch.empty(len(files), 3, side, side, dtype=torch.uint8)
     with warnings.catch_warnings(), ThreadPoolExecutor() as pool:  # decoding releases Python's global lock

@@ -56,6 +56,8 @@ LIBRARIES = ("torchvision", "timm")
 def build(name: str, shape: Shape = (3, 32, 32), classes: int = 10, width: float = 1.0) -> nn.Module:
     """Build a network for images of a given shape.
 
+        >>> network = flipout_lab.build("resnet10", shape=(3, 32, 32), classes=10, width=0.25)
+
     Args:
         name: a key of `MODELS`, `torchvision:NAME`, `timm:NAME`, or your own function as `module:function`.
         shape: channels, height and width of an image.
@@ -90,7 +92,7 @@ def _build_from_elsewhere(name: str, shape: Shape, classes: int, width: float) -
         if width != 1 and "width" not in accepted:
             raise LabError(f"{name} has no parameter width; leave --width out, or add the parameter to the function")
     if not isinstance(model, nn.Module):
-        raise LabError(f"{name} returns an object of type {type(model).__name__}, not a torch.nn.Module")
+        raise LabError(f"{name} returns an object of type {type(model).__name__}; return a torch.nn.Module")
     return model
 
 

@@ -79,7 +79,7 @@ def styles(runs: Sequence[Record]) -> dict[str, Style]:
 
 
 def curve_of(label: str, style: Style, points: Sequence[tuple[float, Cell]], prunings: tuple[float, ...] = ()) -> Curve:
-    """A curve through the means of cells."""
+    """A curve through cells: their means, spreads and seeds. Empty cells have no point."""
     points = [(x, cell) for x, cell in points if cell.values]
     columns = ((x, cell.mean, cell.spread, cell.seeds) for x, cell in points)
     x, y, error, seeds = zip(*columns, strict=True) if points else ((), (), (), ())
@@ -94,6 +94,24 @@ def accuracy_chart(runs: Sequence[Record]) -> Lines:
     )
     reference = dense.mean if dense is not None and dense.values else None
     return Lines(curves, "weights pruned (log scale)", "accuracy, last epoch (%)", "%", reference, over_density=True)
+
+
+def training_chart(runs: Sequence[Record]) -> Lines:
+    """The seconds of a whole training against sparsity, with the dense network as reference."""
+    style, labels, curves = styles(runs), label_runs(runs), []
+    pruned = [run for run in runs if run.is_pruned and run.settings.sparsity is not None]
+    for label, row in grouped(pruned, lambda run: labels[run.name]).items():
+        by_sparsity = grouped(row, lambda run: run.settings.sparsity)
+        points = [(1 - sparsity, _seconds(by_sparsity[sparsity])) for sparsity in sorted(by_sparsity)]
+        curves.append(curve_of(label, style[label], points))
+    dense = _seconds([run for run in runs if not run.is_pruned])
+    reference = dense.mean if dense.values else None
+    axes = "weights pruned (log scale)", "seconds of training"
+    return Lines(tuple(curves), *axes, "s", reference, over_density=True, from_zero=True)
+
+
+def _seconds(runs: Sequence[Record]) -> Cell:
+    return Cell(tuple(float(run.result["seconds"]) for run in one_per_seed(runs) if run.result is not None))
 
 
 def scan_chart(runs: Sequence[Record], option: str, axis: str) -> Lines:

@@ -40,6 +40,8 @@ def draw_chart(choices: Mapping[str, Chart]) -> go.Figure:
         buttons = [{"label": name, "method": "update", "args": [{"visible": which}]} for name, which in shown.items()]
         place = {"x": 1, "xanchor": "right", "y": 1.02, "yanchor": "bottom", "direction": "down"}
         figure.update_layout(updatemenus=[{"buttons": buttons, "active": len(buttons) - 1, **place}], margin_t=70)
+        # Below the figure, so that the menu covers no entry on a narrow screen.
+        figure.update_layout(legend={"yref": "container", "y": 0}, height=figure.layout.height + 40)
     return figure
 
 

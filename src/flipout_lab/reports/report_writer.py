@@ -53,6 +53,8 @@ nav a { display: inline-block; margin-right: 1rem; }
 a { color: #0a5a8c; }
 .note, .lead { color: #555; font-size: .9rem; }
 .wide { overflow-x: auto; }
+code { background: #f3f3f3; padding: .1rem .3rem; overflow-wrap: anywhere; }
+li { margin: .4rem 0; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .88rem; margin: .5rem 0; }
 th, td { padding: .25rem .6rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }
 th:first-child, .text { text-align: left; }
@@ -61,6 +63,15 @@ th:first-child, .text { text-align: left; }
 thead th { border-bottom: 1.5px solid #222; }
 details { margin: 1rem 0; }
 summary { cursor: pointer; }
+@media (max-width: 700px) { /* a row becomes a block: nothing is cut off */
+  table, tbody, tr, th, td { display: block; }
+  thead { display: none; }
+  tr { border-bottom: 1.5px solid #222; padding: .3rem 0; }
+  th, td, .verdicts .text { border: 0; padding: .1rem 0; white-space: normal; overflow-wrap: anywhere; }
+  td, .text { display: flex; justify-content: space-between; gap: 1rem; text-align: right; }
+  td:empty { display: none; }
+  td::before { content: attr(data-column); color: #555; text-align: left; }
+}
 @media print {
   body { max-width: none; font-size: 11px; }
   nav, .modebar, details:not([open]) { display: none; }
@@ -143,13 +154,30 @@ class Report:
         """Draw the last of several charts for print. Return all of them for the page; nothing if that was drawn."""
         *_, chart = choices.values()
         if chart in self.drawn:
-            return note("The figure is at the beginning of this page.")
+            return ""  # it is at the beginning of the page
         self.drawn.append(chart)
         draw_figure(self.folder / "figures" / name, title, chart)
         return chart_html(draw_chart(choices), name)
 
 
-def write_report(records: Records, folder: Path, *, runs_folder: str = "..", claims: Table | None = None) -> Path:
+@dataclass(frozen=True)
+class LeadChart:
+    """A figure for the beginning of a page, with a remark below it."""
+
+    title: str
+    chart: Lines
+    remark: str
+
+
+def write_report(
+    records: Records,
+    folder: Path,
+    *,
+    runs_folder: str = "..",
+    claims: Table | None = None,
+    charts_first: Sequence[LeadChart] = (),
+    next_steps: Mapping[str, str] | None = None,
+) -> Path:
     """Write the whole report to a folder. Return the path of the page.
 
     Args:
@@ -157,14 +185,22 @@ def write_report(records: Records, folder: Path, *, runs_folder: str = "..", cla
         folder: where the report goes.
         runs_folder: where the links to the runs lead.
         claims: a table of what was claimed and what holds, for the beginning of the page.
+        charts_first: further figures for the beginning of the page.
+        next_steps: commands to try next, each with what it does, for the end of the page.
     """
     for name in ("figures", "tables"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     report = Report(folder)
-    sections = _lead_sections(report, records.runs, claims)
+    sections = _lead_sections(report, records.runs, claims, charts_first)
     sections += [_time_section(report, network, runs) for network, runs in networks_at_equal_time(records.runs).items()]
     sections += [_network_section(report, title, runs) for title, runs in by_network(records.runs).items()]
     sections.append(_all_runs_section(report, records.runs, runs_folder))
+    if next_steps:
+        listed = (
+            f"<li><code>{html.escape(each)}</code><br>{html.escape(next_steps[each])}</li>" for each in next_steps
+        )
+        title = "What to try next"
+        sections.append(Section(title, report.names.reserve(title), ["<ul>", *listed, "</ul>"]))
     write_bytes(folder / "results.json", results_json(records).encode())
     path = folder / "index.html"
     write_bytes(path, render_page(records.title, introduction(records.runs), sections).encode())
@@ -184,15 +220,33 @@ def introduction(runs: Sequence[Record]) -> list[str]:
     ]
 
 
-def _lead_sections(report: Report, runs: Sequence[Record], claims: Table | None) -> list[Section]:
-    """What a reader wants first: one figure, which method to use, and what holds. Empty if nothing is finished."""
+WALL_CLOCK = (
+    "Wall clock of the runs as they were: side by side with others on the same machine. In a small network the work "
+    "around each step takes longer than the zeros save."
+)
+
+
+def _lead_sections(
+    report: Report, runs: Sequence[Record], claims: Table | None, further: Sequence[LeadChart]
+) -> list[Section]:
+    """What a reader wants first: accuracy and time against sparsity, which method to use, and what holds.
+
+    Empty if nothing is finished.
+    """
     lead = lead_figure(runs) or lead_figure(runs, convolutional=False)
     if lead is None:
         return []
     section = Section("In short", report.names.reserve("In short"))
-    name = report.names.reserve(section.anchor, "accuracy")
-    drawn = report.figure(name, lead.network, {"": charts.accuracy_chart(lead.runs)})
-    section.add("Accuracy against sparsity", drawn, note(f"{lead.network}, {seeds_line(lead.runs)}."))
+    setting = f"{lead.network}, {seeds_line(lead.runs)}."
+    for each in (
+        LeadChart("Accuracy against sparsity", charts.accuracy_chart(lead.runs), setting),
+        *further,
+        LeadChart("Seconds of training against sparsity", charts.training_chart(lead.runs), f"{setting} {WALL_CLOCK}"),
+    ):
+        name = report.names.reserve(section.anchor, each.title.partition(" against")[0])
+        section.add(
+            each.title, report.figure(name, f"{each.title}: {lead.network}", {"": each.chart}), note(each.remark)
+        )
     for table in (choice_table("Which method at which sparsity", runs), claims):
         if table is not None:
             section.add(table.title, report.table(report.names.reserve(table.title), table))
@@ -276,8 +330,10 @@ def _add_training_details(report: Report, section: Section, runs: Sequence[Recor
 
 
 def _one_run_per_label(runs: Sequence[Record]) -> dict[str, Record]:
+    """A run for each method and sparsity. The first method comes last, because the last choice of a figure is shown."""
     labels, chosen = label_runs(runs), dict[str, Record]()
-    for run in runs:
+    methods = list(dict.fromkeys(labels[run.name] for run in runs))
+    for run in sorted(runs, key=lambda run: -methods.index(labels[run.name])):
         if run.result is not None and run.settings.sparsity and run.is_pruned:
             chosen.setdefault(f"{labels[run.name]}, {percent(run.settings.sparsity)}", run)
     return chosen

@@ -54,7 +54,10 @@ def attach(
     except (ValueError, FloatingPointError) as error:  # the library names the fix
         raise LabError(str(error)) from error
     if record.needs.penalty and not callable(getattr(pruner, "penalty", None)):
-        raise LabError(f"{settings.method} declares LoopNeeds(penalty=True) but has no method penalty()")
+        raise LabError(
+            f"{settings.method} declares LoopNeeds(penalty=True) but has no method penalty(); add one that returns "
+            "what is added to the loss"
+        )
     return pruner
 
 

@@ -41,7 +41,9 @@ CONFIG, METRICS, RESULT, MODEL, CHECKPOINTS, LOCK = (
 def read_config(folder: Path) -> dict[str, Any]:
     """Return the content of `config.json`: settings, versions, and the shape of the network."""
     if not (folder / CONFIG).exists():
-        raise LabError(f"{folder} is not the folder of a run: it has no {CONFIG}")
+        raise LabError(
+            f"{folder} is not the folder of a run: it has no {CONFIG}. Give a folder that flipout train wrote"
+        )
     return read_stored(folder / CONFIG, CONFIG_FORMAT, f"restore it, or delete {folder} to start the run again")
 
 

@@ -12,7 +12,18 @@ from ..errors import optional_module
 
 
 class Tracker(Protocol):
-    """Receives the metrics of a run."""
+    """Receives the metrics of a run. Any object with these three methods is one.
+
+    Examples:
+        >>> class Printer:
+        ...     def start(self, folder, settings, epoch): ...
+        ...     def log(self, metrics):
+        ...         print("epoch", metrics["epoch"])
+        ...     def finish(self, result): ...
+        >>> settings = flipout_lab.make_settings(model="mlp", method="dense", epochs=1, threads=1)
+        >>> result = flipout_lab.train(settings, "runs/dense", trackers=[Printer()])
+        epoch 1
+    """
 
     def start(self, folder: Path, settings: Mapping[str, Any], epoch: int) -> None:
         """Called before the first epoch. `epoch` is the number of epochs that a resumed run has finished."""

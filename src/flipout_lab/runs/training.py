@@ -64,8 +64,20 @@ def train(
     """Train and prune a network, or resume an interrupted run, and return its result.
 
     A finished run is not run again. A run that is killed at any moment and resumed ends with the same
-    `model.safetensors`, byte for byte, on the same machine with the same number of threads. `patience` is how many
-    seconds to wait for another process that is training in the folder.
+    `model.safetensors`, byte for byte, on the same machine with the same number of threads.
+
+        >>> settings = flipout_lab.make_settings(model="mlp", method="magnitude", sparsity=0.9, epochs=1, threads=1)
+        >>> result = flipout_lab.train(settings, "runs/one")
+        >>> result["nonzero"], result["prunable"]
+        (5043, 50432)
+        >>> network = flipout_lab.load_run("runs/one")
+
+    Args:
+        settings: the settings; `make_settings` makes them.
+        folder: the folder of the run.
+        view: what shows the progress; nothing by default.
+        trackers: what receives the metrics; see `Tracker`.
+        patience: how many seconds to wait for another process that is training in the folder.
     """
     folder = Path(folder)
     run_folder.prepare_folder(folder)

@@ -99,7 +99,12 @@ def test_the_demo(flipout: Run, tmp_path: Path) -> None:
     assert all(method in table for method in ("FlipOut", "Global magnitude", "SNIP", "Random", "Dense"))
     assert f"page: {tmp_path}/report/index.html" in printed
     assert (tmp_path / "report" / "index.html").exists()
-    (picture,) = (line.removeprefix("picture: ") for line in printed.splitlines() if line.startswith("picture: "))
-    assert Path(picture).stat().st_size > 10_000
+    pictures = [line.removeprefix("picture: ") for line in printed.splitlines() if line.startswith("picture: ")]
+    drawn = ("accuracy", "milliseconds-of-inference", "seconds-of-training")
+    assert [Path(picture).stem for picture in pictures] == [f"in-short-{name}" for name in drawn]
+    assert all(Path(picture).stat().st_size > 10_000 for picture in pictures)
+    page = (tmp_path / "report" / "index.html").read_text().rpartition("</head>")[2]
+    assert "What to try next" in page
+    assert "missing" not in page
     (shown,) = (line for line in printed.splitlines() if line.startswith("  flipout show "))
     assert flipout(shown.removeprefix("  flipout "))[0] == 0

@@ -24,6 +24,7 @@ from flipout_lab.reports.charts import (
     learning_chart,
     pruning_history,
     seconds_chart,
+    training_chart,
 )
 from flipout_lab.reports.labels import by_network
 from flipout_lab.reports.records import locate_runs, read_records
@@ -119,6 +120,17 @@ def test_seconds_of_epochs_are_shown_beside_those_of_the_dense_network(records: 
     run = next(run for run in runs if run.settings.method == "dense" and run.metrics)
     assert sum(line["epoch_seconds"] for line in run.metrics) == pytest.approx(run.metrics[-1]["seconds"], abs=0.01)
     assert all(len(curve.y) == 3 and min(curve.y) >= 0 for curve in curves)
+
+
+def test_seconds_of_training_are_shown_against_sparsity(records: Records) -> None:
+    runs = records.in_part("results")
+    chart = training_chart(runs)
+    dense = [run.result["seconds"] for run in runs if run.result is not None and not run.is_pruned]
+    assert chart.reference == pytest.approx(sum(dense) / len(dense))
+    magnitude = next(curve for curve in chart.curves if curve.label == "Global magnitude")
+    assert magnitude.x == tuple(sorted(magnitude.x, reverse=True))
+    assert min(magnitude.y) > 0
+    assert "Dense" not in {curve.label for curve in chart.curves}
 
 
 def test_flips_count_every_weight(records: Records) -> None:
@@ -356,5 +368,18 @@ def test_a_sparsity_can_be_chosen(page: Any) -> None:
     assert not page.page_errors
 
 
-def test_the_page_does_not_scroll_sideways(page: Any) -> None:
+def test_nothing_is_cut_off(page: Any) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    if page.viewport_size["width"] < 700:
+        assert page.evaluate("[...document.querySelectorAll('.wide')].every(e => e.scrollWidth <= e.clientWidth)")
+
+
+def test_no_menu_covers_a_legend(page: Any) -> None:
+    overlaps = """[...document.querySelectorAll('.js-plotly-plot')].filter(plot => {
+        const menu = plot.querySelector('.updatemenu-header'), legend = plot.querySelector('.legend');
+        if (!menu || !legend) return false;
+        const [a, b] = [menu.getBoundingClientRect(), legend.getBoundingClientRect()];
+        return a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+    }).length"""
+    assert page.evaluate(overlaps) == 0
