@@ -16,8 +16,7 @@ from .criteria import Criterion, is_elementwise
 from .events import Event, Progress, Selection, warn_of_dead_layers
 from .forms import Form, Hidden, SecondChances, as_second_chances
 from .graph.comparison import Example
-from .kernels import SparseKernelsChoice, as_sparse_kernels
-from .kernels.step_loops import available, fits
+from .kernels import SparseKernelsChoice, as_sparse_kernels, step_loops
 from .modules import named_tensors
 from .problems import Capability, Need
 from .ranking import read_floor
@@ -159,7 +158,11 @@ class Pruner:
         self._dead_layers: set[str] = set()
         self._progress = Progress(self._plan[-1].step if self._plan else 0, schedule.steps, problems.users_line())
         self._compile = compile
-        in_c = compile == "auto" and available() and all(fits(weight.local) for weight in self.weights)
+        in_c = (
+            compile == "auto"
+            and step_loops.available()
+            and all(step_loops.fits(weight.local) for weight in self.weights)
+        )
         compiled = decide(compile, self.prunable if self._works_every_step(in_c) else 0, schedule.steps)
         self.work = Work(self.weights, self.optimizer, self.noise, Kernels(compiled, in_c))
         self.shrinker, self.sparse_kernels = Shrinker(self), as_sparse_kernels(sparse_kernels)

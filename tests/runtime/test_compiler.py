@@ -19,6 +19,7 @@ from torch._dynamo.utils import counters
 
 import flipout
 from flipout import NotCompiledWarning
+from flipout.kernels import step_loops
 from flipout.runtime import compiler
 from flipout.runtime.noise import perturb
 from tests.helpers import cross_entropy, mlp, sgd, train
@@ -93,12 +94,23 @@ def test_auto_goes_by_steps_and_sizes_alone() -> None:
     assert not compiler.decide("auto", 266_200, 1_000)
     assert compiler.decide("auto", 266_200, 150_000)
     assert compiler.decide("auto", 11_000_000, 5_000)
-    model = mlp()
-    assert flipout.PaperFlipOut(model, sgd(model), sparsity=0.5, steps=100).state_dict()["compiled"] is False
-    model = mlp()
-    assert flipout.PaperFlipOut(model, sgd(model), sparsity=0.5, steps=10**9).state_dict()["compiled"] is True
-    model = mlp()
-    assert flipout.GlobalMagnitude(model, sgd(model), sparsity=0.5, steps=10**9).state_dict()["compiled"] is False
+
+
+def paths(method: type[flipout.Gradual], steps: int, dtype: torch.dtype = torch.float32) -> tuple[bool, bool]:
+    """Whether a pruner uses loops in C, and whether it compiles."""
+    model = mlp().to(dtype)
+    state = method(model, sgd(model), sparsity=0.5, steps=steps).state_dict()
+    return state["in_c"], state["compiled"]
+
+
+def test_auto_uses_loops_in_c_where_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    long, built = 10**9, step_loops.available()
+    assert paths(flipout.PaperFlipOut, long) == (built, not built)
+    assert paths(flipout.GlobalMagnitude, long) == (built, False)
+    assert paths(flipout.PaperFlipOut, long, torch.float64) == (False, True)
+    assert paths(flipout.PaperFlipOut, 100, torch.float64) == (False, False)
+    monkeypatch.setattr(step_loops, "find_kernels", lambda: None)
+    assert paths(flipout.PaperFlipOut, long) == (False, True)
 
 
 def test_what_compile_can_be() -> None:
@@ -145,6 +157,7 @@ def test_a_failed_compilation_is_one_warning_and_the_plain_path(monkeypatch: pyt
 NO_COMPILER = """
 import torch, warnings
 import flipout
+from flipout.kernels import step_loops
 model = torch.nn.Linear(20, 30)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 with warnings.catch_warnings(record=True) as caught:
