@@ -230,6 +230,9 @@ class Pruner:
     def _abandon_step(self) -> None:
         """A step has failed, or is about to compute its gradients again."""
         self.form.leave(self.work)
+        for group in self.work.groups:  # the update may have moved weights that are permanently pruned
+            if not group.dense:
+                group.zero()
 
     # An event.
 
