@@ -394,7 +394,7 @@ class Pruner:
         saved, it is shrunk again, so the weights and the optimizer's state must be loaded before.
         """
         with self.expanded():
-            check_state(self, state)
+            check_state(self, state, starts_dense=not _overrides(type(self), "start"))
             self.shrinker.check(state["shrunk"], state["masks"])
         self.expand()
         before, self._progress.step = self.step, state["step"]
