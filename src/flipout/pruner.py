@@ -246,6 +246,9 @@ class Pruner:
     def _abandon_step(self) -> None:
         """A step has failed, or is about to compute its gradients again."""
         self.form.leave(self.work)
+        for group in self.work.groups:  # the update may have moved weights that are permanently pruned
+            if not group.dense:
+                group.zero()
 
     # An event.
 
@@ -409,7 +412,7 @@ class Pruner:
         saved, it is shrunk again, so the weights and the optimizer's state must be loaded before.
         """
         with self.expanded():
-            check_state(self, state)
+            check_state(self, state, starts_dense=not _overrides(type(self), "start"))
             self.shrinker.check(state["shrunk"], state["masks"])
         self.expand()
         before, self._progress.step = self.step, state["step"]

@@ -88,8 +88,11 @@ def _state_of(weight: Weight, statistic: Statistic) -> dict[str, Tensor]:
     return {key: elements.get(key, tensor) for key, tensor in statistic.state.items()}
 
 
-def check_state(pruner: Host, state: Mapping[str, Any]) -> None:
-    """Refuse a state that does not fit the pruner. Nothing is changed."""
+def check_state(pruner: Host, state: Mapping[str, Any], *, starts_dense: bool) -> None:
+    """Refuse a state that does not fit the pruner. Nothing is changed.
+
+    `starts_dense` is whether nothing is pruned before the first event.
+    """
     if not isinstance(state, Mapping):
         raise ValueError(f"this is not the state of a pruner, but a {type(state).__name__}")
     if missing := [key for key in KINDS if key not in state]:
@@ -108,7 +111,7 @@ def check_state(pruner: Host, state: Mapping[str, Any]) -> None:
         _check_tensors(key, state[key], here)
     if "own events" not in pruner.needs():
         _check_events(pruner, events, state["step"])
-    _check_masks(pruner, state["masks"], events)
+    _check_masks(pruner, state["masks"], events, starts_dense)
 
 
 def _check_events(pruner: Host, events: Sequence[Event], step: int) -> None:
@@ -123,16 +126,16 @@ def _check_events(pruner: Host, events: Sequence[Event], step: int) -> None:
         raise ValueError(f"`events` of the state cannot be those of a training of {step:,} steps with these weights")
 
 
-def _check_masks(pruner: Host, masks: Mapping[str, Tensor], events: Sequence[Event]) -> None:
+def _check_masks(pruner: Host, masks: Mapping[str, Tensor], events: Sequence[Event], starts_dense: bool) -> None:
     """Refuse masks that keep other numbers of weights than the last event has left."""
     weights, views = pruner.weights, [weight.view for weight in pruner.weights]
     if any(view.key is not None for view in views):
         _check_shards(pruner, masks, events)
         return
     kept = count_marks([weight.take(masks[weight.name]) for weight in weights], weights)
-    if events and not OWN_COUNTS & pruner.needs().keys():
+    if (events or starts_dense) and not OWN_COUNTS & pruner.needs().keys():
         for weight, number in zip(weights, kept, strict=True):
-            if number != (recorded := events[-1].kept.get(weight.name)):
+            if number != (recorded := events[-1].kept.get(weight.name) if events else weight.size):
                 raise ValueError(
                     f"the mask of {weight.name} in the state keeps {number} weights, but `events` says {recorded}"
                 )

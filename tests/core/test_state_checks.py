@@ -109,7 +109,7 @@ FLIPOUT: list[tuple[Break, str]] = [
     (event(step=-1), "`events`"),
     (event(kept={"0.weight": 352}), "`events`"),
     (put("step", 0), "`events`"),
-    (put("events", "[]"), "next pruning"),
+    (put("events", "[]"), r"mask of 0\.weight"),
     (put("events", "[" * 100_000), "`events`"),
     (put("settings", "[" * 100_000), "`settings`"),
     (
@@ -161,6 +161,14 @@ def test_broken_states_of_flipout(spoil: Break, message: str) -> None:
 @pytest.mark.parametrize(("method", "spoil", "message"), OTHERS)
 def test_broken_states_of_other_methods(method: str, spoil: Break, message: str) -> None:
     assert_refused(method, spoil, message)
+
+
+def test_a_state_without_events_has_no_zeros_in_its_masks() -> None:
+    _, _, pruner = fresh("magnitude")
+    state = pruner.state_dict()
+    with pytest.raises(ValueError, match=r"mask of 2\.weight"):
+        pruner.load_state_dict(put("masks", "2.weight", torch.zeros_like)(state))
+    assert pruner.nonzero == 352
 
 
 class Picky(flipout.GlobalMagnitude):

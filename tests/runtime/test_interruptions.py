@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import flipout
 from tests.forms.trainings import STEPS, hidden, magnitude
-from tests.helpers import assert_masked, batches, cross_entropy, mlp, sgd, train
+from tests.helpers import assert_masked, batches, cross_entropy, make, mlp, sgd, train
 
 
 class Fragile(torch.optim.SGD):
@@ -85,6 +85,35 @@ def test_an_error_inside_a_step(fails: str) -> None:
     train(model, optimizer, STEPS, skip=30)
     assert pruner.finished
     assert_masked(pruner)
+
+
+class Restless(torch.optim.SGD):
+    """Moves all weights, also those without a gradient, and then fails if asked to."""
+
+    fails = False
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        super().step(closure)
+        for group in self.param_groups:
+            torch._foreach_add_(group["params"], 1e-3)
+        if self.fails:
+            raise RuntimeError("restless")
+
+
+@pytest.mark.parametrize("method", ["magnitude", "rigl", "deep-r", "flipout"])
+def test_an_error_after_an_update_that_moves_pruned_weights(method: str) -> None:
+    model = mlp()
+    optimizer = Restless(model.parameters(), lr=0.05)
+    pruner = make(method, model, optimizer, steps=STEPS)
+    train(model, optimizer, 40)
+    assert_masked(pruner)
+    assert pruner.nonzero < pruner.prunable
+    optimizer.fails = True
+    with pytest.raises(RuntimeError, match="restless"):
+        train(model, optimizer, 41, skip=40)
+    assert_masked(pruner)
+    pruner.check()
 
 
 def test_an_error_in_a_closure_leaves_no_trace() -> None:
