@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-IN_MEMORY = 1 << 26
+IN_MEMORY = 1 << 23
 """Up to this many bytes are kept in memory; more go to a temporary file, so that a large model is there only once."""
 
 

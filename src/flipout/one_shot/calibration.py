@@ -197,11 +197,11 @@ class Walk:
 
         The outputs of all other blocks are replaced by NaN. If the network uses them elsewhere, it has other outputs.
         """
-        with hooked([self.blocks[-2].register_forward_hook(lambda _, __, output: self._outputs.append(output))]):
+        with hooked([self.blocks[-2].register_forward_hook(lambda _, __, output: self._outputs.append(clone(output)))]):
             for _ in self._passes(0, first=True):
                 pass
         expected, usual = output_leaves(self.result), self._pass_on
-        broken = pytree.tree_map_only(Tensor, lambda tensor: torch.full_like(tensor, torch.nan), self._outputs[0])
+        broken = pytree.tree_map_only(Tensor, lambda each: each * torch.nan, self._outputs[0])
         self._pass_on = lambda number: clone(self._outputs[0] if number == len(self.blocks) - 2 else broken)
         try:
             for _ in self._passes(len(self.blocks) - 1, first=True):
