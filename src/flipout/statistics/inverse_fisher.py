@@ -45,17 +45,27 @@ class InverseFisher(Statistic):
     ) -> None:
         super().__init__(weight, place)
         self.block, self.damping = block, damping
+        self._read: tuple[tuple[int, int], Tensor] | None = None
         self.state["recent"] = torch.zeros(gradients, *weight.shape, dtype=wide(weight).dtype, device=weight.device)
         self.state["count"] = torch.zeros((), dtype=torch.int64, device="cpu")
 
+    def loaded(self) -> None:
+        self._read = None
+
     def before(self, weight: Tensor, grad: Tensor | None) -> None:
+        self._read = None  # its memory is needed in events alone
         if grad is not None:
             recent, count = self.state["recent"], self.state["count"]
             recent[int(count) % len(recent)] = grad
             count += 1
 
     def value(self, weight: Tensor, step: int) -> Tensor:
-        return inverse_diagonal(self._kept(weight != 0), self.block, self.damping).view_as(weight)
+        """The inverse is computed once for an event, which reads it several times."""
+        moment = int(self.state["count"]), weight._version
+        if self._read is None or self._read[0] != moment:
+            diagonal = inverse_diagonal(self._kept(weight != 0), self.block, self.damping)
+            self._read = moment, diagonal.view_as(weight)
+        return self._read[1]
 
     def compensation(self, weight: Tensor, kept: Tensor) -> Tensor:
         """The change of the weights that stay, `kept`, that makes up best for those that go."""
