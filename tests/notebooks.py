@@ -37,7 +37,7 @@ def notebook(page: Path) -> str:
 
 def _markdown(text: str) -> dict[str, Any]:
     """A cell of text. Its links lead to the site."""
-    text = TO_PAGE.sub(rf"]({SITE}/\1/", TO_ITSELF.sub("", text))
+    text = TO_PAGE.sub(rf"]({SITE}/\1.html", TO_ITSELF.sub("", text))
     return {"cell_type": "markdown", "metadata": {}, "source": text.strip().splitlines(keepends=True)}
 
 
