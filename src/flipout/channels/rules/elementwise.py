@@ -1,0 +1,149 @@
+"""Operations on each element by itself, on single dimensions, and those that are not known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..labels import Factors, Value, dims_of
+from ..propagation import MEETS, Call, Result
+
+
+def unknown(call: Call) -> Result:
+    """An operation that is not in the table may read anything of its arguments."""
+    for value in call.values:
+        call.fix(value.factors, "is not known, and may mix channels")
+    results = [Value(shape) for shape in call.shapes]
+    return results if call.several else results[0]
+
+
+def same(call: Call) -> Result:
+    """The first tensor, unchanged or in other memory."""
+    value = call.values[0]
+    return Value(call.shape, value.factors, value.weight)
+
+
+def elementwise(call: Call) -> Result:
+    """The element at each place is computed from those of the arguments at that place."""
+    result = combine(call, call.values, call.shape)
+    return [result for _ in call.shapes] if call.several else result
+
+
+def created(call: Call) -> Result:
+    return Value(call.shape)
+
+
+def nothing(call: Call) -> Result:
+    return None
+
+
+def aligned(value: Value, ndim: int) -> Value:
+    """A tensor with leading dimensions of size one."""
+    missing = ndim - len(value.shape)
+    if not missing:
+        return value
+    return Value(
+        (1,) * missing + value.shape,
+        tuple(factor.reshape((1,) * missing + tuple(factor.shape)) for factor in value.factors),
+    )
+
+
+def combine(call: Call, values: Sequence[Value], shape: tuple[int, ...]) -> Value:
+    """Tie the labels of tensors that meet element by element, with broadcasting."""
+    values = [aligned(value, len(shape)) for value in values]
+    factors: list[Tensor] = []
+    for value in values:
+        for factor in value.factors:
+            others = [other for other in values if other is not value]
+            factors += _met(call, factor, others)
+    return Value(shape, distinct(factors))
+
+
+def _met(call: Call, factor: Tensor, others: Sequence[Value]) -> Factors:
+    """A factor after it met other tensors: tied to their labels, and whole where they have none."""
+    uncovered: set[int] = set()
+    for other in others:
+        meeting = [each for each in other.factors if set(dims_of(each)) & set(dims_of(factor))]
+        for each in meeting:
+            meet(call, factor, each)
+        covered = {dim for each in meeting for dim in dims_of(each)}
+        uncovered |= {dim for dim in dims_of(factor) if dim not in covered and other.shape[dim] > 1}
+    return call.collapse((factor,), sorted(uncovered), MEETS) if uncovered else (factor,)
+
+
+def meet(call: Call, one: Tensor, other: Tensor) -> None:
+    """Tie two factors. One that lies along an inner dimension of the other alone stays whole.
+
+    An example are the features of all heads, which are multiplied with the same cosines: heads can go, features cannot.
+    """
+    small, large = sorted((one, other), key=lambda each: len(dims_of(each)))
+    inner, outer = dims_of(small), dims_of(large)
+    if set(inner) < set(outer) and outer[0] not in inner:
+        call.fix((small,), MEETS)
+        call.labels.joined(large, inner)
+    else:
+        call.tie(one, other)
+
+
+def distinct(factors: Sequence[Tensor]) -> Factors:
+    """Factors without those that depend on all dimensions of another one, to which they are tied."""
+    kept: list[Tensor] = []
+    for factor in sorted(factors, key=lambda each: len(dims_of(each))):
+        if not any(set(dims_of(each)) <= set(dims_of(factor)) for each in kept):
+            kept.append(factor)
+    return tuple(kept)
+
+
+def dimensions(value: Value, dim: int | Sequence[int] | None) -> list[int]:
+    """The dimensions that an argument names; all of them for None or an empty list."""
+    ndim = len(value.shape)
+    if dim is None or (isinstance(dim, Sequence) and not len(dim)):
+        return list(range(ndim))
+    return [each % ndim for each in ([dim] if isinstance(dim, int) else dim)] if ndim else []
+
+
+def along_dimension(call: Call) -> Result:
+    """Softmax, cumulative sums, sorting: every result depends on a whole row of a dimension."""
+    value = call["self"] if "self" in call.arguments else call["input"]
+    results = [Value(shape, call.collapse(value.factors, dimensions(value, call.get("dim", -1)))) for shape in call.shapes]
+    return results if call.several else results[0]
+
+
+def reduction(call: Call) -> Result:
+    """Sums, means, maxima over dimensions."""
+    value = call["self"]
+    dims = dimensions(value, call.get("dim"))
+    factors = call.collapse(value.factors, dims)
+    results = []
+    for shape in call.shapes:
+        keeps = len(shape) == len(value.shape)
+        results.append(Value(shape, factors if keeps else tuple(_without(each, dims) for each in factors)))
+    return results if call.several else results[0]
+
+
+def _without(factor: Tensor, dims: Sequence[int]) -> Tensor:
+    for dim in sorted(dims, reverse=True):
+        factor = factor.squeeze(dim)
+    return factor
+
+
+def spatial(call: Call) -> Result:
+    """Pooling and interpolation: each channel by itself, over the dimensions behind it."""
+    value = call["self"] if "self" in call.arguments else call["input"]
+    ndim = len(value.shape)
+    first = {"1d": 1, "2d": 2, "3d": 3}.get(str(call.node.target).partition(".")[2].partition(".")[0][-2:], ndim - 2)
+    factors = call.collapse(value.factors, list(range(ndim - first, ndim)))
+    results = [Value(shape, factors) for shape in call.shapes]
+    return results if call.several else results[0]
+
+
+def inner_graph(call: Call) -> Result:
+    """A part of the network in a graph of its own, such as what runs without gradients."""
+    args = list(call["args"])
+    modules = [each for each in args if isinstance(each, torch.fx.GraphModule)]
+    if len(modules) != 1:
+        return unknown(call)
+    inputs = args[args.index(modules[0]) + 1 :]
+    return call.propagation.run_graph(modules[0], inputs, call.rules)

@@ -1,0 +1,122 @@
+"""Tries on copies: which channels a network of its own class can lose, with the same outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from ..graph.comparison import EquivalenceCheck
+from ..graph.copies import UnsupportedNetworkError, independent_copy
+from .graph import ChannelGraph
+from .record import without_cache
+from .resize import changed_sizes, families, resize
+
+
+class Trial:
+    """Removes sets of channels from copies of a network, and compares.
+
+    Args:
+        model: the network, in evaluation mode; it is not changed.
+        graph: its channels.
+        args: the positional arguments of a call.
+        kwargs: its keyword arguments.
+    """
+
+    def __init__(
+        self, model: nn.Module, graph: ChannelGraph, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+    ) -> None:
+        self.model, self.graph, self.problems = model, graph, list[str]()
+        self._given = args, kwargs or {}
+        tensors = tuple(leaf for leaf in pytree.tree_leaves(self._given) if isinstance(leaf, Tensor))
+        self._check = EquivalenceCheck(_ByPosition(model, *self._given), tensors)
+
+    def smaller(self, removed: Tensor) -> nn.Module:
+        """A copy of the network without some sets."""
+        copy = independent_copy(self.model)
+        resize(copy, self.graph.remainder(~removed), changed_sizes(self.graph, ~removed))
+        return copy
+
+    def works(self, removed: Tensor) -> bool:
+        """Whether the network computes the same without some sets. If not, `problems` has the reason."""
+        try:
+            self._check.verify(_ByPosition(self.smaller(removed), *self._given))
+        except UnsupportedNetworkError as error:
+            self.problems.append(str(error))
+            return False
+        return True
+
+    def largest(self, removed: Tensor) -> Tensor:
+        """As much of some sets as the network can lose, family by family."""
+        return self._largest(families(self.graph, removed), removed)
+
+    def _largest(self, groups: Sequence[Tensor], every: Tensor) -> Tensor:
+        if not groups or self.works(every):
+            return every
+        if len(groups) == 1:
+            return torch.zeros_like(every)
+        half = len(groups) // 2
+        one, other = (self._largest(each, torch.stack(list(each)).any(0)) for each in (groups[:half], groups[half:]))
+        if not bool(one.any()) or not bool(other.any()):
+            return one | other
+        return one | other if self.works(one | other) else one
+
+
+class _ByPosition(nn.Module):
+    """Calls a network with the tensors of an example replaced, wherever they are among its arguments."""
+
+    def __init__(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.model = model
+        self.leaves, self.spec = pytree.tree_flatten((tuple(args), dict(kwargs)))
+
+    def forward(self, *tensors: Tensor) -> Any:
+        rest = iter(tensors)
+        leaves = [next(rest) if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
+        args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        with without_cache(self.model):
+            return self.model(*args, **kwargs)
+
+
+@torch.no_grad()
+def removable(model: nn.Module, graph: ChannelGraph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Tensor, str]:
+    """Which sets of a network can be removed once nothing reads them: a flag for each; and why others cannot.
+
+    It is tried with a part of every family, of another size in each, on a copy in which nothing reads them.
+    """
+    chosen = torch.zeros(graph.size, dtype=torch.bool)
+    for flags in graph.read.values():
+        chosen |= flags
+    chosen[0] = False
+    tried, groups = torch.zeros_like(chosen), families(graph, chosen)
+    for number, family in enumerate(groups):
+        members = family.nonzero().flatten()
+        share = len(members) - max(1, len(members) // 2 - number % max(1, len(members) // 4))
+        tried[members[:share]] = True
+    copy = independent_copy(model).eval()
+    parameters = dict(copy.named_parameters())
+    for name, flags in graph.read.items():
+        for dim, sets in enumerate(graph.tensors[name]):
+            gone = (flags[sets] & tried[sets]).nonzero().flatten()
+            parameters[name].data.index_fill_(dim, gone.to(parameters[name].device), 0)
+    trial = Trial(copy, graph, args, kwargs)
+    worked = trial.largest(tried)
+    whole = torch.zeros_like(chosen)
+    for family in groups:
+        if bool((worked & family).any()) or not bool((tried & family).any()):
+            whole |= family
+    return whole, trial.problems[0] if trial.problems else ""
+
+
+def unread(model: nn.Module, graph: ChannelGraph) -> Tensor:
+    """The sets that no weight of a network reads: a flag for each."""
+    parameters = dict(model.named_parameters())
+    kept = graph.kept({name: parameters[name] != 0 for name in graph.read if name in parameters})
+    found = torch.zeros_like(kept)
+    for dims in graph.tensors.values():
+        for dim in dims:
+            found[dim] = ~kept[dim]
+    return found
