@@ -132,7 +132,7 @@ def test_a_network_that_cannot_be_followed_is_an_error_with_the_reason() -> None
     model = Untraceable()
     optimizer = sgd(model)
     pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.5, steps=10, granularity="channel")
-    with pytest.raises(ValueError, match=r"granularity='channel'.*cannot be traced"):
+    with pytest.raises(ValueError, match=r"granularity='channel'.*cannot be recorded"):
         _train(model, optimizer)
     pruner.remove()
     other = Untraceable()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, fx, nn
@@ -15,24 +16,36 @@ from .labels import Labels, Value, dims_of
 from .propagation import tensors_in
 from .record import module_of
 
-COUNTS = ("heads", "n_head", "groups", "all_head_size", "split_size", "inner_dim")
-"""Parts of the names of attributes that say how many heads a module has, or how wide all of them are together."""
+COUNTS = re.compile(r"heads$|^n_head$|^all_head_size$|^split_size$|^inner_dim$|_channels$|_features$")
+"""The names of attributes that say how many heads or channels a module has, or how wide all heads are together."""
 
 Sizes = Mapping[str, Mapping[int, int]]
 """For each module by name, what became of sizes: {before: after}."""
 
 
+def is_count(name: str) -> bool:
+    """Whether the name of an attribute says that it counts heads or channels."""
+    return COUNTS.search(name) is not None
+
+
+GUESSES: tuple[Callable[[str], bool], ...] = (is_count, lambda _: False, lambda _: True)
+"""Which attributes may follow a size that changed in one place of a module and stayed in another, in order."""
+
+
 @torch.no_grad()
-def resize(model: nn.Module, remainder: Mapping[str, Indices], sizes: Sizes) -> None:
+def resize(
+    model: nn.Module, remainder: Mapping[str, Indices], sizes: Sizes, follows: Callable[[str], bool] = is_count
+) -> None:
     """Keep some indices of the tensors of a network.
 
     Args:
         model: the network, which is changed. Its modules stay the same objects.
         remainder: what is left of each parameter and buffer that loses something.
         sizes: the sizes that changed inside of each module; its attributes follow them.
+        follows: whether an attribute of some name follows a size that changed in one place and stayed in another.
     """
     for path, changed in sizes.items():
-        _restate(model.get_submodule(path), changed)
+        _restate(model.get_submodule(path), changed, follows)
     for name, indices in remainder.items():
         path, _, last = name.rpartition(".")
         _cut(model.get_submodule(path), last, indices)
@@ -78,12 +91,12 @@ def _fit(module: nn.Module) -> None:
         module.nx, module.nf = module.weight.shape  # type: ignore[union-attr]
 
 
-def _restate(module: nn.Module, changed: Mapping[int, int]) -> None:
+def _restate(module: nn.Module, changed: Mapping[int, int], follows: Callable[[str], bool]) -> None:
     """Change the numbers among the attributes of a module that are sizes of its tensors."""
     for name, number in list(vars(module).items()):
         if type(number) is int and number in changed and not name.startswith("_"):
             after = changed[number]
-            if after > 0 or any(part in name for part in COUNTS):
+            if after > 0 or follows(name):
                 setattr(module, name, abs(after))
 
 
@@ -112,7 +125,7 @@ def changed_sizes(graph: ChannelGraph, kept: Tensor) -> dict[str, dict[int, int]
     }
 
 
-NAMING = ("view", "reshape", "split", "expand", "unflatten", "slice", "repeat", "chunk", "group_norm")
+NAMING = ("view", "reshape", "split", "expand", "unflatten", "slice", "repeat", "chunk", "group_norm", "zeros", "ones", "full", "empty")
 
 
 def _names_sizes(node: fx.Node) -> bool:
@@ -142,20 +155,3 @@ def families(graph: ChannelGraph, chosen: Tensor) -> list[Tensor]:
             together.tie(members, members[:1])
     roots = together.roots(numbers)
     return [(roots == each) & chosen for each in roots[chosen].unique().tolist()]
-
-
-def largest(groups: Sequence[Tensor], works: Callable[[Tensor], bool]) -> Tensor | None:
-    """Of some groups of sets, as many as can be removed together; None if none can."""
-    if not groups:
-        return None
-    every = torch.stack(list(groups)).any(0)
-    if works(every):
-        return every
-    if len(groups) == 1:
-        return None
-    half = len(groups) // 2
-    parts = [part for part in (largest(groups[:half], works), largest(groups[half:], works)) if part is not None]
-    if len(parts) < 2:
-        return parts[0] if parts else None
-    both = parts[0] | parts[1]
-    return both if works(both) else parts[0]

@@ -13,7 +13,7 @@ from ..graph.comparison import EquivalenceCheck
 from ..graph.copies import UnsupportedNetworkError, independent_copy
 from .graph import ChannelGraph
 from .record import without_cache
-from .resize import changed_sizes, families, resize
+from .resize import GUESSES, changed_sizes, families, resize
 
 
 class Trial:
@@ -34,24 +34,36 @@ class Trial:
         tensors = tuple(leaf for leaf in pytree.tree_leaves(self._given) if isinstance(leaf, Tensor))
         self._check = EquivalenceCheck(_ByPosition(model, *self._given), tensors)
 
-    def smaller(self, removed: Tensor) -> nn.Module:
-        """A copy of the network without some sets."""
-        copy = independent_copy(self.model)
-        resize(copy, self.graph.remainder(~removed), changed_sizes(self.graph, ~removed))
-        return copy
+    def smaller(self, removed: Tensor) -> nn.Module | None:
+        """A copy of the network without some sets; None if it computes something else. `problems` has the reason."""
+        remainder, sizes = self.graph.remainder(~removed), changed_sizes(self.graph, ~removed)
+        is_sure = all(after > 0 for changed in sizes.values() for after in changed.values())
+        for follows in GUESSES[:1] if is_sure else GUESSES:
+            copy = independent_copy(self.model)
+            resize(copy, remainder, sizes, follows)
+            try:
+                self._check.verify(_ByPosition(copy, *self._given))
+            except UnsupportedNetworkError as error:
+                self.problems.append(str(error))
+            else:
+                return copy
+        return None
 
     def works(self, removed: Tensor) -> bool:
-        """Whether the network computes the same without some sets. If not, `problems` has the reason."""
-        try:
-            self._check.verify(_ByPosition(self.smaller(removed), *self._given))
-        except UnsupportedNetworkError as error:
-            self.problems.append(str(error))
-            return False
-        return True
+        """Whether the network computes the same without some sets."""
+        return self.smaller(removed) is not None
 
     def largest(self, removed: Tensor) -> Tensor:
         """As much of some sets as the network can lose, family by family."""
         return self._largest(families(self.graph, removed), removed)
+
+    def notes(self, removed: Tensor, best: Tensor) -> list[str]:
+        """Which weights keep channels that nothing reads, and why."""
+        left = removed & ~best
+        tensors = self.graph.tensors
+        names = [name for name, dims in tensors.items() if len(dims) > 1 and any(left[dim].any() for dim in dims)]
+        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        return [f"channels that nothing reads stay in {shown}: {self.problems[0]}"] if names else []
 
     def _largest(self, groups: Sequence[Tensor], every: Tensor) -> Tensor:
         if not groups or self.works(every):

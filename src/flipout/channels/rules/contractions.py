@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..labels import Factors, Value, dims_of
 from ..propagation import MEETS, Call, Result, numel
-from .elementwise import combine, distinct, meet, unknown
+from .elementwise import combine, distinct, meet, unknown, whole_along
 from .movement import interleaved
 
 Names = Sequence[str]
@@ -53,14 +53,13 @@ def _placed(value: Value, names: Names, space: list[str]) -> Value:
 def _contracted(
     call: Call, factor: Tensor, value: Value, meets: Value, shared: set[int], summed: set[int]
 ) -> Factors:
-    dims = set(dims_of(factor))
-    meeting = [each for each in meets.factors if set(dims_of(each)) & dims & shared]
-    for each in meeting:
-        meet(call, factor, each)
-    covered = {dim for each in meeting for dim in dims_of(each)}
-    uncovered = {dim for dim in dims & shared if dim not in covered and meets.shape[dim] > 1}
+    met, left = meet(call, factor, meets.factors, shared)
+    if met is None:
+        return ()
+    factor, dims = met, set(dims_of(met))
+    uncovered = {dim for dim in left & shared if meets.shape[dim] > 1}
     if uncovered:
-        return call.collapse((factor,), sorted(uncovered | (dims & summed)), MEETS)
+        return whole_along(call, factor, uncovered | (dims & summed))
     if not dims & summed:
         return (factor,)
     if dims - summed:

@@ -35,6 +35,16 @@ def created(call: Call) -> Result:
     return Value(call.shape)
 
 
+def filled(call: Call) -> Result:
+    """A tensor of one value. It may have any size that the code gives it."""
+    factors = [
+        call.labels.new(size).view([-1 if other == dim else 1 for other in range(len(call.shape))])
+        for dim, size in enumerate(call.shape)
+        if size > 1
+    ]
+    return Value(call.shape, tuple(factors))
+
+
 def nothing(call: Call) -> Result:
     return None
 
@@ -65,26 +75,56 @@ def _met(call: Call, factor: Tensor, others: Sequence[Value]) -> Factors:
     """A factor after it met other tensors: tied to their labels, and whole where they have none."""
     uncovered: set[int] = set()
     for other in others:
-        meeting = [each for each in other.factors if set(dims_of(each)) & set(dims_of(factor))]
-        for each in meeting:
-            meet(call, factor, each)
-        covered = {dim for each in meeting for dim in dims_of(each)}
-        uncovered |= {dim for dim in dims_of(factor) if dim not in covered and other.shape[dim] > 1}
-    return call.collapse((factor,), sorted(uncovered), MEETS) if uncovered else (factor,)
+        met, left = meet(call, factor, other.factors)
+        if met is None:
+            return ()
+        factor = met
+        uncovered |= {dim for dim in dims_of(factor) if dim in left and other.shape[dim] > 1}
+    return whole_along(call, factor, uncovered) if uncovered else (factor,)
 
 
-def meet(call: Call, one: Tensor, other: Tensor) -> None:
-    """Tie two factors. One that lies along an inner dimension of the other alone stays whole.
+def whole_along(call: Call, factor: Tensor, dims: set[int]) -> Factors:
+    """A factor that meets a tensor that stays whole along some dimensions.
 
-    An example are the features of all heads, which are multiplied with the same cosines: heads can go, features cannot.
+    Inner dimensions are tied: heads can go if their features stay. If heads stay, so do the features of all.
     """
-    small, large = sorted((one, other), key=lambda each: len(dims_of(each)))
-    inner, outer = dims_of(small), dims_of(large)
-    if set(inner) < set(outer) and outer[0] not in inner:
-        call.fix((small,), MEETS)
-        call.labels.joined(large, inner)
-    else:
-        call.tie(one, other)
+    if dims_of(factor)[0] in dims:
+        call.fix((factor,), MEETS)
+        return ()
+    return (call.labels.joined(factor, sorted(dims)),)
+
+
+def meet(
+    call: Call, factor: Tensor, others: Factors, where: set[int] | None = None
+) -> tuple[Tensor | None, set[int]]:
+    """Tie a factor to those of another tensor along common dimensions. Return it, and its dimensions that they lack.
+
+    A factor along an inner dimension of another stays whole, and None is returned for it. An example are the features
+    of all heads, which are multiplied with the same cosines: heads can go, features cannot.
+
+    Args:
+        call: the operation.
+        factor: the factor.
+        others: the factors of the other tensor.
+        where: the dimensions that the tensors have in common; None for all.
+    """
+    left = set(dims_of(factor))
+    for other in others:
+        ours, theirs = dims_of(factor), dims_of(other)
+        common = set(ours) & set(theirs)
+        if not (common if where is None else common & where):
+            continue
+        left -= set(theirs)
+        if set(ours) < set(theirs) and theirs[0] not in ours:
+            call.fix((factor,), MEETS)
+            call.labels.joined(other, ours)
+            return None, set()
+        if set(theirs) < set(ours) and ours[0] not in theirs:
+            call.fix((other,), MEETS)
+            factor = call.labels.joined(factor, theirs)
+        else:
+            call.tie(factor, other)
+    return factor, left & set(dims_of(factor))
 
 
 def distinct(factors: Sequence[Tensor]) -> Factors:

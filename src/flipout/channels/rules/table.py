@@ -28,8 +28,8 @@ NAMES: dict[Rule, str] = {
         max_pool2d_with_indices upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_bilinear2d
         upsample_bicubic2d upsample_linear1d upsample_trilinear3d _upsample_nearest_exact2d _adaptive_avg_pool2d
         _upsample_bilinear2d_aa _upsample_bicubic2d_aa max_pool1d_with_indices max_pool3d_with_indices""",
-    elementwise.created: """arange zeros ones full empty eye linspace scalar_tensor new_zeros new_ones new_full
-        new_empty rand randn randint randperm tensor tril_indices""",
+    elementwise.created: "arange eye linspace scalar_tensor rand randn randint randperm tensor tril_indices",
+    elementwise.filled: "zeros ones full empty new_zeros new_ones new_full new_empty",
     elementwise.nothing: "_assert_tensor_metadata _assert_scalar _assert_async sym_size sym_constrain_range_for_size",
     movement.permute: "permute transpose t swapaxes swapdims numpy_T mT transpose_ t_",
     movement.reshape: "view reshape flatten unflatten _unsafe_view squeeze squeeze_ view_as reshape_as ravel",
