@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .labels import FIXED
+from .labels import FIXED, distinct
 from .propagation import Propagation
 from .record import Recording, record
 from .rules.table import rule_of
@@ -56,7 +56,7 @@ class ChannelGraph:
             flags[sets[reading.labels]] = True
         raw = found.labels.roots(torch.arange(len(sets)))
         reasons = {
-            name: tuple(next((why[root] for root in raw[dim].unique().tolist() if root in why), "") for dim in dims)
+            name: tuple(next((why[root] for root in distinct(raw[dim]) if root in why), "") for dim in dims)
             for name, dims in found.tensors.items()
         }
         tensors = {name: tuple(sets[dim] for dim in dims) for name, dims in found.tensors.items()}
@@ -74,7 +74,7 @@ class ChannelGraph:
         matrices = {name: nonzero[name].cpu() if name in nonzero else None for name in self.read}
         while True:
             before = int(kept.sum())
-            for name in reversed(self.read):
+            for name in reversed(list(self.read)):
                 self._add_read(name, matrices[name], kept)
             if int(kept.sum()) == before:
                 empty = [dim for dims in self.tensors.values() for dim in dims if len(dim) and not kept[dim].any()]

@@ -49,6 +49,11 @@ def dims_of(factor: Tensor) -> list[int]:
     return [dim for dim, size in enumerate(factor.shape) if size > 1]
 
 
+def distinct(labels: Tensor) -> list[int]:
+    """The labels of a tensor, each once, in order."""
+    return sorted(set(labels.flatten().tolist()))
+
+
 class Labels:
     """Sets of labels that are tied, and those that are fixed, with the reasons."""
 
@@ -76,7 +81,7 @@ class Labels:
 
     def tie(self, one: Tensor, other: Tensor, reason: str = "") -> None:
         """Tie labels, element by element. Those that meet `FIXED` are fixed, for a reason."""
-        one, other = (each.flatten() for each in torch.broadcast_tensors(one, other))
+        one, other = (one + torch.zeros_like(other)).flatten(), (other + torch.zeros_like(one)).flatten()
         while True:
             one, other = self.roots(one), self.roots(other)
             differ = one != other
@@ -99,8 +104,8 @@ class Labels:
         is_fixed, reasons = torch.zeros(len(self), dtype=torch.bool), dict[int, str]()
         is_fixed[FIXED] = True
         for labels, reason in self._fixed:
-            found = roots[labels].unique()
-            for root in found[~is_fixed[found]].tolist():
+            found = roots[labels]
+            for root in distinct(found[~is_fixed[found]]):
                 reasons[root] = reason
             is_fixed[found] = True
         return torch.where(is_fixed[roots], FIXED, roots), reasons

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from .labels import FIXED, Factors, Labels, Value, dims_of
+from .labels import FIXED, Factors, Labels, Value, dims_of, distinct
 from .record import Recording, line_of, module_of
 
 Result = Any
@@ -113,7 +113,7 @@ class Propagation:
             for left in self.labels.compressed([factor]):
                 dims = dims_of(left)
                 if len(dims) > 1:  # keep apart what has the most different labels
-                    units = {dim: len(left.movedim(dim, 0).flatten(1)[:, 0].unique()) for dim in dims}
+                    units = {dim: len(distinct(left.movedim(dim, 0).flatten(1)[:, 0])) for dim in dims}
                     best = max(dims, key=lambda dim: units[dim])
                     self.labels.joined(left, [dim for dim in dims if dim != best])
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export.graph_signature import InputKind
 
-from ..modules import unwrapped
 from ..graph.comparison import output_leaves
 from ..graph.copies import UnsupportedNetworkError, evaluation_copy, first_line
+from ..modules import unwrapped
 
 PREFIX = "network."
 """The name of the network inside the module that is recorded."""

@@ -12,7 +12,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from ..modules import is_transposed
 from .graph import ChannelGraph, Indices
-from .labels import Labels, Value, dims_of
+from .labels import Labels, Value, dims_of, distinct
 from .propagation import tensors_in
 from .record import module_of
 
@@ -88,7 +88,8 @@ def _fit(module: nn.Module) -> None:
     elif isinstance(module, nn.PReLU):
         module.num_parameters = len(module.weight)
     elif is_transposed(module):
-        module.nx, module.nf = module.weight.shape  # type: ignore[union-attr]
+        for attribute, size in zip(("nx", "nf"), module.get_parameter("weight").shape, strict=True):
+            setattr(module, attribute, size)
 
 
 def _restate(module: nn.Module, changed: Mapping[int, int], follows: Callable[[str], bool]) -> None:
@@ -125,7 +126,21 @@ def changed_sizes(graph: ChannelGraph, kept: Tensor) -> dict[str, dict[int, int]
     }
 
 
-NAMING = ("view", "reshape", "split", "expand", "unflatten", "slice", "repeat", "chunk", "group_norm", "zeros", "ones", "full", "empty")
+NAMING = (
+    "view",
+    "reshape",
+    "split",
+    "expand",
+    "unflatten",
+    "slice",
+    "repeat",
+    "chunk",
+    "group_norm",
+    "zeros",
+    "ones",
+    "full",
+    "empty",
+)
 
 
 def _names_sizes(node: fx.Node) -> bool:
@@ -154,4 +169,4 @@ def families(graph: ChannelGraph, chosen: Tensor) -> list[Tensor]:
             members = dim[chosen[dim]]
             together.tie(members, members[:1])
     roots = together.roots(numbers)
-    return [(roots == each) & chosen for each in roots[chosen].unique().tolist()]
+    return [(roots == each) & chosen for each in distinct(roots[chosen])]

@@ -94,7 +94,9 @@ class _ByPosition(nn.Module):
 
 
 @torch.no_grad()
-def removable(model: nn.Module, graph: ChannelGraph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Tensor, str]:
+def removable(
+    model: nn.Module, graph: ChannelGraph, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Tensor, str]:
     """Which sets of a network can be removed once nothing reads them: a flag for each; and why others cannot.
 
     It is tried with a part of every family, of another size in each, on a copy in which nothing reads them.

@@ -80,9 +80,7 @@ def compact(model: nn.Module, example_input: Example, *, fixed_size: bool = Fals
     return attach_attributes(compacted, notes=notes, compaction=report)
 
 
-def compact_copy(
-    original: nn.Module, arguments: Arguments, *, fixed_size: bool
-) -> tuple[nn.Module, list[str]]:
+def compact_copy(original: nn.Module, arguments: Arguments, *, fixed_size: bool) -> tuple[nn.Module, list[str]]:
     """Return the compacted network, or the original if it cannot be compacted, and notes for the user.
 
     What nothing reads is removed in place, and the result is of the class of the original. If constants can be folded
@@ -94,7 +92,7 @@ def compact_copy(
         return smaller, notes
     try:
         rebuilt, others = _compact_in_float64(original, args, fixed_size)
-    except UnsupportedNetworkError as error:
+    except UnsupportedNetworkError:
         return smaller, notes
     return (rebuilt, others) if _parameter_count(rebuilt) < _parameter_count(smaller) else (smaller, notes)
 

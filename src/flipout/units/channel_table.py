@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvTransposeNd
 
 from ..channels.graph import ChannelGraph
-from ..channels.labels import FIXED
+from ..channels.labels import FIXED, distinct
 from ..channels.trial import removable
 from ..modules import is_transposed, unwrapped
 from ..weights import Weight
@@ -186,7 +186,7 @@ def _families(outputs: Sequence[Tensor], units: int) -> list[int]:
     """Units that are outputs of one layer belong to one family."""
     families = list(range(units))
     for channels in outputs:
-        members = channels[channels < units].unique().tolist()
+        members = distinct(channels[channels < units])
         for unit in members[1:]:
             _merge(families, members[0], unit)
     return [_family(families, unit) for unit in range(units)]

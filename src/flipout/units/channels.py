@@ -24,8 +24,8 @@ from .granularity import Granularity
 class ChannelUnits(Units):
     """Output channels through residual sums and concatenations, feed-forward features, and whole heads.
 
-    Which channels belong together is found when the first training call shows what the model is called with. A network that is shrunk later keeps these units: an event works
-    on whole weights, in which what was removed is pruned.
+    Which channels belong together is found when the first training call shows what the model is called with. A network
+    that is shrunk later keeps these units: an event works on whole weights, in which what was removed is pruned.
     """
 
     def __init__(self, weights: Sequence[Weight], granularity: Granularity, *, per_layer: bool) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..labels import Factors, Value, dims_of
 from ..propagation import MEETS, Call, Result, numel
-from .elementwise import combine, distinct, meet, unknown, whole_along
+from .elementwise import combine, meet, smallest, unknown, whole_along
 from .movement import interleaved
 
 Names = Sequence[str]
@@ -29,7 +29,7 @@ def contract(call: Call, one: Value, other: Value, names: tuple[Names, Names, Na
             factors += _contracted(call, factor, value, meets, shared, summed)
     order = [space.index(name) for name in results]
     shape = tuple(max(left.shape[place], right.shape[place]) for place in order)
-    return Value(shape, distinct([_chosen(factor, order) for factor in factors]))
+    return Value(shape, smallest([_chosen(factor, order) for factor in factors]))
 
 
 def _chosen(factor: Tensor, order: list[int]) -> Tensor:
@@ -50,9 +50,7 @@ def _placed(value: Value, names: Names, space: list[str]) -> Value:
     return value.moved(shape, move)
 
 
-def _contracted(
-    call: Call, factor: Tensor, value: Value, meets: Value, shared: set[int], summed: set[int]
-) -> Factors:
+def _contracted(call: Call, factor: Tensor, value: Value, meets: Value, shared: set[int], summed: set[int]) -> Factors:
     met, left = meet(call, factor, meets.factors, shared)
     if met is None:
         return ()

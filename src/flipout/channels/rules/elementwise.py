@@ -25,6 +25,11 @@ def same(call: Call) -> Result:
     return Value(call.shape, value.factors, value.weight)
 
 
+def like(call: Call) -> Result:
+    """A tensor of the same size with other values."""
+    return Value(call.shape, call.values[0].factors)
+
+
 def elementwise(call: Call) -> Result:
     """The element at each place is computed from those of the arguments at that place."""
     result = combine(call, call.values, call.shape)
@@ -68,7 +73,7 @@ def combine(call: Call, values: Sequence[Value], shape: tuple[int, ...]) -> Valu
         for factor in value.factors:
             others = [other for other in values if other is not value]
             factors += _met(call, factor, others)
-    return Value(shape, distinct(factors))
+    return Value(shape, smallest(factors))
 
 
 def _met(call: Call, factor: Tensor, others: Sequence[Value]) -> Factors:
@@ -94,9 +99,7 @@ def whole_along(call: Call, factor: Tensor, dims: set[int]) -> Factors:
     return (call.labels.joined(factor, sorted(dims)),)
 
 
-def meet(
-    call: Call, factor: Tensor, others: Factors, where: set[int] | None = None
-) -> tuple[Tensor | None, set[int]]:
+def meet(call: Call, factor: Tensor, others: Factors, where: set[int] | None = None) -> tuple[Tensor | None, set[int]]:
     """Tie a factor to those of another tensor along common dimensions. Return it, and its dimensions that they lack.
 
     A factor along an inner dimension of another stays whole, and None is returned for it. An example are the features
@@ -127,7 +130,7 @@ def meet(
     return factor, left & set(dims_of(factor))
 
 
-def distinct(factors: Sequence[Tensor]) -> Factors:
+def smallest(factors: Sequence[Tensor]) -> Factors:
     """Factors without those that depend on all dimensions of another one, to which they are tied."""
     kept: list[Tensor] = []
     for factor in sorted(factors, key=lambda each: len(dims_of(each))):
@@ -147,7 +150,9 @@ def dimensions(value: Value, dim: int | Sequence[int] | None) -> list[int]:
 def along_dimension(call: Call) -> Result:
     """Softmax, cumulative sums, sorting: every result depends on a whole row of a dimension."""
     value = call["self"] if "self" in call.arguments else call["input"]
-    results = [Value(shape, call.collapse(value.factors, dimensions(value, call.get("dim", -1)))) for shape in call.shapes]
+    results = [
+        Value(shape, call.collapse(value.factors, dimensions(value, call.get("dim", -1)))) for shape in call.shapes
+    ]
     return results if call.several else results[0]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..labels import Factors, Value, dims_of
+from ..labels import FIXED, Factors, Value, dims_of
 from ..propagation import Call, Result
 from .elementwise import combine, dimensions, unknown
 
@@ -202,13 +202,12 @@ def concatenate(call: Call) -> Result:
         return Value(call.shape, others)
     pieces = []
     for value, factors in zip(values, along, strict=True):
-        for extra in factors[1:]:
-            call.fix((extra,))
-        pieces.append(factors[0] if factors else torch.zeros(_with([1] * len(call.shape), dim, value.shape[dim]), dtype=torch.int64))
-    joint = sorted({each for piece in pieces for each in dims_of(piece)} - {dim})
+        call.fix(factors[1:])
+        whole = torch.full(_with([1] * len(call.shape), dim, value.shape[dim]), FIXED)
+        pieces.append(factors[0] if factors else whole)
+    joint = {each for piece in pieces for each in dims_of(piece)} - {dim}
     sizes = [call.shape[each] if each in joint else 1 for each in range(len(call.shape))]
-    expanded = [piece.expand(_with(sizes, dim, piece.shape[dim] if piece.shape[dim] > 1 else value.shape[dim]))
-                for piece, value in zip(pieces, values, strict=True)]
+    expanded = [piece.expand(_with(sizes, dim, piece.shape[dim])) for piece in pieces]
     return Value(call.shape, (*others, torch.cat(expanded, dim)))
 
 

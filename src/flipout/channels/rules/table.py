@@ -10,9 +10,10 @@ from . import contractions, elementwise, movement, norms
 
 NAMES: dict[Rule, str] = {
     elementwise.same: """alias clone contiguous detach detach_ to _to_copy lift_fresh lift_fresh_copy dropout dropout_
-        feature_dropout feature_dropout_ alpha_dropout alpha_dropout_ feature_alpha_dropout native_dropout zeros_like
-        ones_like full_like empty_like rand_like randn_like type_as float double half identity requires_grad_
-        bernoulli positive fill fill_ zero_ conj resolve_conj resolve_neg cpu cuda""",
+        feature_dropout feature_dropout_ alpha_dropout alpha_dropout_ feature_alpha_dropout type_as float double half
+        requires_grad_ positive resolve_conj resolve_neg""",
+    elementwise.like: """zeros_like ones_like full_like empty_like rand_like randn_like bernoulli fill fill_ zero_
+        native_dropout""",
     elementwise.elementwise: """copy copy_ relu_ elu_ masked_fill masked_fill_ where clamp clamp_ softplus log_sigmoid
         logical_not prelu_ add_ sub_ mul_ div_ pow_ sigmoid_ tanh_ hardtanh_ hardswish_ hardsigmoid_ silu_ mish_ gelu
         leaky_relu_ relu6 relu6_ selu selu_ celu celu_ rrelu rsub floor_divide softsign threshold threshold_ square
