@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -23,82 +25,113 @@ Sizes = Mapping[str, Mapping[int, int]]
 """For each module by name, what became of sizes: {before: after}."""
 
 
-def is_count(name: str) -> bool:
-    """Whether the name of an attribute says that it counts heads or channels."""
+Guess = Callable[[str, bool], bool]
+"""Whether an attribute follows a size of its module that changed, by its name, and whether the size changed everywhere
+in the module."""
+
+
+def nothing(name: str, sure: bool) -> bool:
+    return False
+
+
+def counts(name: str, sure: bool) -> bool:
     return COUNTS.search(name) is not None
 
 
-GUESSES: tuple[Callable[[str], bool], ...] = (is_count, lambda _: False, lambda _: True)
-"""Which attributes may follow a size that changed in one place of a module and stayed in another, in order."""
+def sure_sizes(name: str, sure: bool) -> bool:
+    return sure or counts(name, sure)
+
+
+def every_size(name: str, sure: bool) -> bool:
+    return True
+
+
+GUESSES: tuple[Guess, ...] = (nothing, counts, sure_sizes, every_size)
+"""What is tried, in order. Most code takes sizes from its tensors, and a number may mean something else."""
 
 
 @torch.no_grad()
 def resize(
-    model: nn.Module, remainder: Mapping[str, Indices], sizes: Sizes, follows: Callable[[str], bool] = is_count
+    model: nn.Module, remainder: Mapping[str, Indices], sizes: Sizes = MappingProxyType({}), follows: Guess = nothing
 ) -> None:
     """Keep some indices of the tensors of a network.
 
     Args:
-        model: the network, which is changed. Its modules stay the same objects.
+        model: the network, which is changed. Its modules and tensors stay the same objects.
         remainder: what is left of each parameter and buffer that loses something.
-        sizes: the sizes that changed inside of each module; its attributes follow them.
-        follows: whether an attribute of some name follows a size that changed in one place and stayed in another.
+        sizes: the sizes that changed inside of each module.
+        follows: which attributes follow them.
     """
+    fitted = {path: outputs_of_group(model.get_submodule(path)) for path in owners(remainder)}
     for path, changed in sizes.items():
-        _restate(model.get_submodule(path), changed, follows)
+        for name, value in restated(model.get_submodule(path), changed, follows).items():
+            setattr(model.get_submodule(path), name, value)
     for name, indices in remainder.items():
         path, _, last = name.rpartition(".")
-        _cut(model.get_submodule(path), last, indices)
-    for path in dict.fromkeys(name.rpartition(".")[0] for name in remainder):
-        _fit(model.get_submodule(path))
+        tensor = getattr(model.get_submodule(path), last)
+        values = tensor.detach()
+        for dim, index in enumerate(indices):
+            if index is not None:
+                values = values.index_select(dim, index.to(values.device))
+        tensor.grad = None
+        tensor.data = values.contiguous()  # the same object: it may belong to several modules
+    for path, outputs in fitted.items():
+        fit(model.get_submodule(path), outputs)
 
 
-def _cut(module: nn.Module, name: str, indices: Indices) -> None:
-    tensor = getattr(module, name)
-    if isinstance(module, _ConvNd) and name == "weight" and module.groups > 1:
-        outputs = tensor.shape[0] // module.groups  # or inputs, if it is transposed
-        left = len(tensor) if indices[0] is None else len(indices[0])
-        module.groups = left // outputs
-    if isinstance(module, nn.GroupNorm) and indices[0] is not None and name == "weight":
-        module.num_groups = len(indices[0]) * module.num_groups // module.num_channels
-    values = tensor.detach()
-    for dim, index in enumerate(indices):
-        if index is not None:
-            values = values.index_select(dim, index.to(values.device))
-    tensor.grad = None
-    tensor.data = values.contiguous()  # the same object: it may belong to several modules
+def owners(names: Iterable[str]) -> list[str]:
+    """The names of the modules that tensors belong to."""
+    return list(dict.fromkeys(name.rpartition(".")[0] for name in names))
 
 
-def _fit(module: nn.Module) -> None:
-    """Make the sizes of a module agree with its tensors."""
-    weight = getattr(module, "weight", None)
-    if isinstance(module, nn.Linear):
+def outputs_of_group(module: nn.Module) -> int | None:
+    """The size of a group of channels, for a convolution or a norm with groups; None for other modules."""
+    if isinstance(module, _ConvNd) and module.groups > 1:
+        return len(module.weight) // module.groups
+    return module.num_channels // module.num_groups if isinstance(module, nn.GroupNorm) else None
+
+
+def fit(module: nn.Module, group: int | None) -> None:
+    """Make the sizes that a module of torch states agree with its tensors.
+
+    Args:
+        module: the module.
+        group: its result of `outputs_of_group` when it was whole.
+    """
+    if isinstance(module, _ConvNd):
+        first, second = module.weight.shape[:2]
+        module.groups = module.groups if group is None else first // group
+        transposed = isinstance(module, _ConvTransposeNd)
+        module.in_channels, module.out_channels = (
+            (first, second * module.groups) if transposed else (second * module.groups, first)
+        )
+    elif isinstance(module, nn.Linear):
         module.out_features, module.in_features = module.weight.shape
-    elif isinstance(module, _ConvTransposeNd):
-        module.in_channels, module.out_channels = module.weight.shape[0], module.weight.shape[1] * module.groups
-    elif isinstance(module, _ConvNd):
-        module.out_channels, module.in_channels = module.weight.shape[0], module.weight.shape[1] * module.groups
     elif isinstance(module, nn.Embedding):
         module.num_embeddings, module.embedding_dim = module.weight.shape
     elif isinstance(module, _NormBase):
-        size = next((each for each in (weight, module.running_mean) if each is not None), None)
-        module.num_features = module.num_features if size is None else len(size)
-    elif isinstance(module, nn.GroupNorm):
-        module.num_channels = len(module.weight)
+        tensors = [each for each in (module.weight, module.running_mean) if each is not None]
+        module.num_features = len(tensors[0]) if tensors else module.num_features
+    elif isinstance(module, nn.GroupNorm) and group is not None:
+        module.num_channels, module.num_groups = len(module.weight), len(module.weight) // group
     elif isinstance(module, nn.PReLU):
         module.num_parameters = len(module.weight)
     elif is_transposed(module):
-        for attribute, size in zip(("nx", "nf"), module.get_parameter("weight").shape, strict=True):
-            setattr(module, attribute, size)
+        module.nx, module.nf = module.get_parameter("weight").shape  # type: ignore[assignment]
 
 
-def _restate(module: nn.Module, changed: Mapping[int, int], follows: Callable[[str], bool]) -> None:
-    """Change the numbers among the attributes of a module that are sizes of its tensors."""
-    for name, number in list(vars(module).items()):
-        if type(number) is int and number in changed and not name.startswith("_"):
-            after = changed[number]
-            if after > 0 or follows(name):
-                setattr(module, name, abs(after))
+def restated(module: nn.Module, changed: Mapping[int, int], follows: Guess) -> dict[str, Any]:
+    """The attributes of a module that are sizes of its tensors, or lists of them, as they should be."""
+    found: dict[str, Any] = {}
+    for name, value in vars(module).items():
+        if name.startswith("_"):
+            continue
+        sure = {old: abs(new) for old, new in changed.items() if follows(name, new > 0)}
+        if type(value) is int and value in sure:
+            found[name] = sure[value]
+        elif isinstance(value, list | tuple) and value and all(type(each) is int and each in sure for each in value):
+            found[name] = type(value)(sure[each] for each in value)
+    return found
 
 
 def changed_sizes(graph: ChannelGraph, kept: Tensor) -> dict[str, dict[int, int]]:

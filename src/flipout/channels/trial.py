@@ -31,14 +31,14 @@ class Trial:
     ) -> None:
         self.model, self.graph, self.problems = model, graph, list[str]()
         self._given = args, kwargs or {}
+        self.follows = GUESSES[0]  # that worked last
         tensors = tuple(leaf for leaf in pytree.tree_leaves(self._given) if isinstance(leaf, Tensor))
         self._check = EquivalenceCheck(_ByPosition(model, *self._given), tensors)
 
     def smaller(self, removed: Tensor) -> nn.Module | None:
         """A copy of the network without some sets; None if it computes something else. `problems` has the reason."""
         remainder, sizes = self.graph.remainder(~removed), changed_sizes(self.graph, ~removed)
-        is_sure = all(after > 0 for changed in sizes.values() for after in changed.values())
-        for follows in GUESSES[:1] if is_sure else GUESSES:
+        for follows in GUESSES if sizes else GUESSES[:1]:
             copy = independent_copy(self.model)
             resize(copy, remainder, sizes, follows)
             try:
@@ -46,6 +46,7 @@ class Trial:
             except UnsupportedNetworkError as error:
                 self.problems.append(str(error))
             else:
+                self.follows = follows
                 return copy
         return None
 
