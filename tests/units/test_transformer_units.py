@@ -94,7 +94,7 @@ def test_what_is_not_followed_is_named_in_a_warning() -> None:
     torch.manual_seed(0)
     model, x = vit()
     with pytest.warns(flipout.ChannelWarning, match="patch_embeddings"):
-        pruner = train(model, x, 1, flipout.FlipOut, sparsity=0.3, granularity="channel")
+        pruner = train(model, x, 8, flipout.FlipOut, sparsity=0.3, granularity="channel")
     assert "patch_embeddings" in str(pruner.summary())
 
 

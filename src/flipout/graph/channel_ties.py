@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx
 
-from .analysis import ChannelAnalysis, analyze_network
+from .analysis import ChannelAnalysis
 from .rules.base import ChannelwiseRule, Rule
 from .rules.combinations import ConcatenationRule, ElementwiseRule, SumRule
 from .rules.layers import WeightedLayerRule
@@ -18,42 +17,6 @@ FIXED = 0
 """The set of the channels that cannot be removed: inputs and outputs of the network, and what is not understood."""
 NAMES_SIZES = {torch.reshape, "view", "reshape"}
 """Operations that name the sizes of their result, which may be written into the code of the network."""
-
-
-@dataclass(frozen=True)
-class LayerChannels:
-    """The sets that the channels of a layer belong to: for each output and each input the number of its set.
-
-    `inputs` is None for a convolution with groups, whose inputs belong to the set of their group's outputs.
-    """
-
-    outputs: list[int]
-    inputs: list[int] | None
-
-
-@dataclass(frozen=True)
-class ChannelTies:
-    """The channels of every layer by the name of its weight, and what could not be followed."""
-
-    layers: dict[str, LayerChannels]
-    notes: tuple[str, ...]
-
-
-def channel_ties(model: nn.Module, example: tuple[Tensor, ...]) -> ChannelTies:
-    """Trace a network, and find which channels belong together. The network is not changed.
-
-    Args:
-        model: the network.
-        example: the inputs of a call, with any batch size.
-    """
-    network = analyze_network(model, example)
-    sets = ChannelSets(network.analysis)
-    layers = {
-        name: LayerChannels(sets.of(node), sets.inputs_of(node))
-        for node, rule in network.analysis.rules.items()
-        if isinstance(rule, WeightedLayerRule) and (name := network.weight_name(node)) in network.first_names
-    }
-    return ChannelTies(layers, network.notes)
 
 
 class ChannelSets:
