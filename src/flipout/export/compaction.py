@@ -1,13 +1,14 @@
 """Lossless compaction: the same network with fewer channels.
 
-One pass of compaction reads from top to bottom in `_one_pass`: trace -> recognize and analyse -> rebuild. The passes
-are repeated until nothing more can be removed, and the result is verified.
+Channels that nothing reads are removed in place, from a copy of the network: `_without_unread`. Constant channels are
+folded by rebuilding the network from a trace: one pass of that reads from top to bottom in `_one_pass`. Passes are
+repeated until nothing more can be removed. Whatever is smaller is verified and returned.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,16 +62,18 @@ class CompactionReport:
         return table(("layer", "inputs", "outputs", "weights"), rows)
 
 
-def compact(model: nn.Module, example_input: Example, *, fixed_size: bool = False) -> nn.Module:
+def compact(model: nn.Module, example_input: Example | Mapping[str, Tensor], *, fixed_size: bool = False) -> nn.Module:
     """Return a network with fewer channels and, in evaluation mode, the same outputs up to rounding.
 
-    Every channel that is never read is removed, and so is every constant channel, whose value is folded into the layers
-    that follow. Parts that cannot be analysed are left unchanged. The result has two more attributes: `notes` lists
-    what was left unchanged and why, and `compaction` reports the change of each layer.
+    Every channel that is never read is removed from a copy of the network, which keeps its class, its attributes and
+    the names of its parameters. If channels are constant, and could be folded into the layers that follow, the result
+    is a graph of torch.fx instead. Parts that cannot be analysed are left unchanged. The result has two more
+    attributes: `notes` lists what was left unchanged and why, and `compaction` reports the change of each layer.
 
     Args:
         model: the network; it is not changed. It must run on the example.
-        example_input: the inputs that the network is called with. Their values and batch size do not matter.
+        example_input: the inputs that the network is called with: a tensor, a tuple, or a dictionary of arguments by
+            name. Their values and batch size do not matter.
         fixed_size: whether the result may require inputs of the example's size, with any batch size. Then channels are
             removed too that do not depend on the input but vary at the borders, where a constant meets zero padding.
     """
