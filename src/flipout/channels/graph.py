@@ -63,13 +63,15 @@ class ChannelGraph:
         return cls(len(sets), tensors, read, found.places, reasons, found, sets)
 
     @torch.no_grad()
-    def kept(self, nonzero: Mapping[str, Tensor]) -> Tensor:
+    def kept(self, nonzero: Mapping[str, Tensor], stays: Tensor | None = None) -> Tensor:
         """Which sets are needed: those that are fixed, and those that a weight reads for another one that is needed.
 
         Args:
-            nonzero: for each weight, by name, where it is not zero; weights that are left out count as a whole.
+            nonzero: for each weight, by name, where it is not zero, or the same for its first dimensions; weights that
+                are left out count as a whole.
+            stays: sets that are needed in any case: a flag for each.
         """
-        kept = torch.zeros(self.size, dtype=torch.bool)
+        kept = torch.zeros(self.size, dtype=torch.bool) if stays is None else stays.clone()
         kept[FIXED] = True
         matrices = {name: nonzero[name].cpu() if name in nonzero else None for name in self.read}
         while True:
@@ -93,7 +95,7 @@ class ChannelGraph:
                 needed = torch.full(labels.shape, others)
             else:
                 left = matrix
-                for other, each in enumerate(dims):
+                for other, each in enumerate(dims[: matrix.ndim]):
                     if other != dim:
                         left = left.index_select(other, kept[each].nonzero().flatten())
                 needed = left.movedim(dim, 0).flatten(1).any(1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import io
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,7 +50,7 @@ def record(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | No
     network = evaluation_copy(unwrapped(model))
     example = copy.deepcopy((tuple(args), dict(kwargs or {})))
     try:
-        with torch.enable_grad(), without_cache(network), _without_fast_paths():
+        with torch.enable_grad(), without_cache(network), _without_fast_paths(), _without_printed_errors():
             program = torch.export.export(_Flat(network), *example, strict=False)
     except Exception as error:  # the user's code may raise any error
         raise UnsupportedNetworkError(f"the network cannot be recorded ({_explained(error)})") from error
@@ -105,6 +107,18 @@ def _without_fast_paths() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextlib.contextmanager
+def _without_printed_errors() -> Iterator[None]:
+    """Let torch.export raise its errors without printing them."""
+    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    before, logger.disabled = logger.disabled, True
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logger.disabled = before
 
 
 def line_of(node: fx.Node) -> str:

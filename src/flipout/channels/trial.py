@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from ..graph.comparison import EquivalenceCheck
 from ..graph.copies import UnsupportedNetworkError, independent_copy
 from .graph import ChannelGraph
 from .record import without_cache
-from .resize import GUESSES, changed_sizes, families, resize
+from .resize import GUESSES, Guess, changed_sizes, families, resize
 
 
 class Trial:
@@ -94,11 +95,24 @@ class _ByPosition(nn.Module):
             return self.model(*args, **kwargs)
 
 
+@dataclass(frozen=True)
+class Removable:
+    """Which sets of a network can be removed.
+
+    Args:
+        sets: a flag for each set.
+        follows: which attributes of modules follow their sizes.
+        problem: why others cannot be removed; empty if all can.
+    """
+
+    sets: Tensor
+    follows: Guess
+    problem: str
+
+
 @torch.no_grad()
-def removable(
-    model: nn.Module, graph: ChannelGraph, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[Tensor, str]:
-    """Which sets of a network can be removed once nothing reads them: a flag for each; and why others cannot.
+def removable(model: nn.Module, graph: ChannelGraph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Removable:
+    """Find which sets of a network can be removed once nothing reads them.
 
     It is tried with a part of every family, of another size in each, on a copy in which nothing reads them.
     """
@@ -109,8 +123,11 @@ def removable(
     tried, groups = torch.zeros_like(chosen), families(graph, chosen)
     for number, family in enumerate(groups):
         members = family.nonzero().flatten()
-        share = len(members) - max(1, len(members) // 2 - number % max(1, len(members) // 4))
-        tried[members[:share]] = True
+        tried[members[number % 2 :: 2 + number % 3]] = True
+    for dims in graph.tensors.values():
+        for dim in dims:
+            if bool(tried[dim].all()):
+                tried[dim[:1]] = False  # a tensor cannot be without channels
     copy = independent_copy(model).eval()
     parameters = dict(copy.named_parameters())
     for name, flags in graph.read.items():
@@ -123,7 +140,7 @@ def removable(
     for family in groups:
         if bool((worked & family).any()) or not bool((tried & family).any()):
             whole |= family
-    return whole, trial.problems[0] if trial.problems else ""
+    return Removable(whole, trial.follows, "" if torch.equal(worked, tried) else trial.problems[0])
 
 
 def unread(model: nn.Module, graph: ChannelGraph) -> Tensor:

@@ -134,7 +134,8 @@ def table_of_network(
     """
     network = unwrapped(model)
     graph = ChannelGraph.of(network, args, kwargs)
-    free, problem = removable(network, graph, args, kwargs or {})
+    found = removable(network, graph, args, kwargs or {})
+    free = found.sets
     covered = {weight.name for weight in weights}
     for name in graph.places.keys() - covered:
         for sets in graph.tensors[name]:
@@ -150,7 +151,7 @@ def table_of_network(
     axes = [_output_axis(weight) for weight in weights]
     sides = [_sides_of(weight, graph, axis) for weight, axis in zip(weights, axes, strict=True)]
     outputs, inputs = ([numbers[side[k]] for side in sides] for k in (0, 1))
-    notes = _notes(weights, graph, [*zip(outputs, inputs, strict=True)], len(chosen), problem)
+    notes = _notes(weights, graph, [*zip(outputs, inputs, strict=True)], len(chosen), found.problem)
     return ChannelTable(len(chosen), _families(outputs, len(chosen)), outputs, [*inputs], axes, notes)
 
 
