@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..graph.copies import UnsupportedNetworkError, has_hooks
 from .graph import ChannelGraph, Indices
 from .resize import changed_sizes, restated
 from .trial import removable
@@ -50,12 +51,13 @@ class RemovableChannels:
     """
 
     def __init__(self, model: nn.Module, example: tuple[Tensor, ...]) -> None:
+        if any(map(has_hooks, model.modules())):
+            raise UnsupportedNetworkError("it has hooks, which may look at whole tensors: remove them first")
         self._graph = ChannelGraph.of(model, example)
         found = removable(model, self._graph, example, {})
-        self._stays, self._follows = ~found.sets, found.follows
+        self._stays, self._follows, self.problem = ~found.sets, found.follows, found.problem
         self._batch = next((len(each) for each in example if each.ndim), 1)
         self._shapes = {name: tensor.shape for name, tensor in model.named_parameters()}
-        self.signature = [(each.shape[1:], each.dtype) for each in example]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RemovableChannels:
         return self  # it holds no weights

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from ..graph.comparison import EquivalenceCheck
-from ..graph.copies import UnsupportedNetworkError, independent_copy
+from ..graph.copies import UnsupportedNetworkError, first_line, independent_copy
 from .graph import ChannelGraph
 from .record import without_cache
 from .resize import GUESSES, Guess, changed_sizes, families, resize
@@ -34,7 +34,10 @@ class Trial:
         self._given = args, kwargs or {}
         self.follows = GUESSES[0]  # that worked last
         tensors = tuple(leaf for leaf in pytree.tree_leaves(self._given) if isinstance(leaf, Tensor))
-        self._check = EquivalenceCheck(_ByPosition(model, *self._given), tensors)
+        try:
+            self._check = EquivalenceCheck(_ByPosition(model, *self._given), tensors)
+        except Exception as error:  # the user's code may raise any error
+            raise UnsupportedNetworkError(f"the network does not run with the example ({first_line(error)})") from error
 
     def smaller(self, removed: Tensor) -> nn.Module | None:
         """A copy of the network without some sets; None if it computes something else. `problems` has the reason."""
@@ -124,10 +127,9 @@ def removable(model: nn.Module, graph: ChannelGraph, args: Sequence[Any], kwargs
     for number, family in enumerate(groups):
         members = family.nonzero().flatten()
         tried[members[number % 2 :: 2 + number % 3]] = True
-    for dims in graph.tensors.values():
-        for dim in dims:
-            if bool(tried[dim].all()):
-                tried[dim[:1]] = False  # a tensor cannot be without channels
+    for sets in (each for dims in graph.tensors.values() for each in dims):
+        if bool(tried[sets].all()):
+            tried[sets[:1]] = False  # a tensor cannot be without channels
     copy = independent_copy(model).eval()
     parameters = dict(copy.named_parameters())
     for name, flags in graph.read.items():

@@ -347,6 +347,8 @@ class Shrinker:
             with torch.random.fork_rng(devices={each.device for each in example if each.is_cuda}):
                 channels = RemovableChannels(network, example)
                 remainder = self._remainder(channels)
+                if channels.problem and not remainder.tensors:
+                    raise UnsupportedNetworkError(channels.problem)
                 _refuse(refusals.of_tensors(self._pruner, remainder.tensors))
                 try_cut(network, remainder.tensors, channels.attributes(network, remainder.tensors), example)
         except UnsupportedNetworkError as error:
