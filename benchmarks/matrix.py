@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import time
 import warnings
 from pathlib import Path
@@ -51,7 +52,9 @@ def examine(name: str, sparsity: float) -> dict[str, Any]:
                 optimizer.step()
     except ValueError as error:
         pruner.remove()
-        return row | {"problem": str(error).splitlines()[0]}
+        fewest = re.search(r"fewer than ([\d,]+)", str(error))
+        reason = f"at least {int(fewest[1].replace(',', '')) / pruner.prunable:.0%} stay" if fewest else str(error)
+        return row | {"problem": reason}
     row["sparsity"] = round(pruner.sparsity, 3)
     pruner.remove()
     model.eval()
