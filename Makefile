@@ -6,7 +6,7 @@ EXTRAS := lab,export,ray,lightning,transformers,accelerate,mlflow,wandb,docs,dev
 PARALLEL := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test test-slow attack lint format docs wheel bench bench-train bench-zeros bench-export results results-page clean
+.PHONY: help demo test test-slow attack lint format docs wheel bench bench-train bench-zeros bench-export matrix results results-page clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1 \2/p' Makefile | while read -r name text; do printf 'make %-13s %s\n' "$$name" "$$text"; done
@@ -54,6 +54,9 @@ bench: .venv/everything ## measure what pruning costs; about five minutes
 
 bench-train: .venv/everything ## measure whole trainings, dense and shrunk, on CIFAR-10; about fifteen minutes on two cores
 	$(BIN)/python -m benchmarks.shrinking
+
+matrix: .venv/everything ## prune and compact networks of many architectures in whole channels; about ten minutes
+	$(BIN)/python -m benchmarks.matrix
 
 bench-zeros: .venv/everything ## measure what scattered zeros are worth on a CPU; about fifteen minutes on two idle cores
 	$(BIN)/python -m benchmarks.zeros

@@ -43,13 +43,13 @@ def loop(model: nn.Module, optimizer: torch.optim.Optimizer, pruner: flipout.Pru
 
 def test_a_network_that_cannot_be_traced_is_tried_once() -> None:
     model, optimizer, pruner = pruned(Deciding())
-    with pytest.warns(flipout.NotShrunkWarning, match="cannot be traced") as caught:
+    with pytest.warns(flipout.NotShrunkWarning, match="cannot be recorded") as caught:
         assert loop(model, optimizer, pruner) == 1
     # Garbage of other tests may warn here, too.
     assert [each.filename for each in caught if each.category is flipout.NotShrunkWarning] == [__file__]
     assert not pruner.shrunk
     assert not pruner.worth_shrinking
-    with pytest.raises(ValueError, match="cannot be traced"):
+    with pytest.raises(ValueError, match="cannot be recorded"):
         pruner.shrink(EXAMPLE)
 
 

@@ -6,11 +6,22 @@ from typing import Literal
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from flipout.units.channel_table import ChannelTable, table_of_network
 from flipout.weights import find_weights
-from tests.graph.test_channel_ties import Residual
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.inner, self.second = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 6, 1), nn.Conv2d(6, 4, 1)
+        self.norm, self.head = nn.BatchNorm2d(4), nn.Linear(4 * 4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.first(x)).relu()
+        x = x + self.second(self.inner(x).relu())
+        return self.head(torch.flatten(nn.functional.max_pool2d(x, 2), 1))  # type: ignore[no-any-return]
 
 
 def table() -> tuple[ChannelTable, list[Tensor]]:

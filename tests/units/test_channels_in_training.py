@@ -123,29 +123,23 @@ class Untraceable(nn.Module):
         super().__init__()
         self.first, self.second = nn.Linear(8, 4), nn.Linear(4, 4)
 
-    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         hidden = self.first(x)
-        return self.second(hidden * scale if hidden.sum() > 0 else -hidden)  # type: ignore[no-any-return]
+        return self.second(hidden if hidden.sum() > 0 else -hidden)  # type: ignore[no-any-return]
 
 
 def test_a_network_that_cannot_be_followed_is_an_error_with_the_reason() -> None:
     model = Untraceable()
     optimizer = sgd(model)
     pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.5, steps=10, granularity="channel")
-    with pytest.raises(ValueError, match=r"granularity='channel'.*cannot be traced"):
+    with pytest.raises(ValueError, match=r"granularity='channel'.*depends on data, at test_channels_in_training"):
         _train(model, optimizer)
     pruner.remove()
-    other = Untraceable()
-    optimizer = sgd(other)
-    pruner = flipout.GlobalMagnitude(other, optimizer, sparsity=0.5, steps=10, granularity="channel")
-    with pytest.raises(ValueError, match="scale"):
-        _train(other, optimizer, 2.0)
-    pruner.remove()
 
 
-def _train(model: nn.Module, optimizer: torch.optim.Optimizer, *others: float) -> None:
+def _train(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad()
-    model(torch.randn(4, 8), *others).sum().backward()
+    model(torch.randn(4, 8)).sum().backward()
     optimizer.step()
 
 
@@ -153,9 +147,9 @@ def test_what_is_not_followed_is_named() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
     optimizer = sgd(model)
     pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.3, steps=10, granularity="channel")
-    with pytest.warns(flipout.ChannelWarning, match=r"1 \(LayerNorm\)"):
+    with pytest.warns(flipout.ChannelWarning, match=r"0\.weight.*1 \(layer_norm"):
         _train(model, optimizer)
-    assert "1 (LayerNorm)" in str(pruner.summary())
+    assert "1 (layer_norm" in str(pruner.summary())
     with warnings.catch_warnings():
         warnings.simplefilter("error", flipout.ChannelWarning)
         for _ in range(9):

@@ -102,7 +102,7 @@ def accelerate(model: nn.Module, example_input: Example, *, repetitions: int = 1
     example, original = as_example(example_input), evaluation_copy(model).requires_grad_(False)
     if any(tensor.device.type != "cpu" for tensor in (*original.state_dict().values(), *example)):
         raise ValueError("accelerate measures on the CPU: move the network and the example there with .cpu()")
-    compacted, notes = compact_copy(original, example, fixed_size=True)
+    compacted, notes = compact_copy(original, (example, {}), fixed_size=True)
     folded = fold_norms(compacted, example)
     try:
         sparse, choices = with_sparse_layers(folded, example, repetitions)

@@ -1,13 +1,14 @@
 """Lossless compaction: the same network with fewer channels.
 
-One pass of compaction reads from top to bottom in `_one_pass`: trace -> recognize and analyse -> rebuild. The passes
-are repeated until nothing more can be removed, and the result is verified.
+Channels that nothing reads are removed in place, from a copy of the network: `_without_unread`. Constant channels are
+folded by rebuilding the network from a trace: one pass of that reads from top to bottom in `_one_pass`. Passes are
+repeated until nothing more can be removed. Whatever is smaller is verified and returned.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +17,14 @@ from torch import Tensor, fx, nn
 from torch.fx.graph_module import _USER_PRESERVED_ATTRIBUTES_KEY as PRESERVED
 from torch.nn.modules.conv import _ConvNd
 
+from ..channels.graph import ChannelGraph
+from ..channels.trial import Trial, unread
 from ..graph.analysis import analyze
-from ..graph.comparison import EquivalenceCheck, Example, as_example
+from ..graph.comparison import Arguments, EquivalenceCheck, Example, as_arguments
 from ..graph.copies import UnsupportedNetworkError, evaluation_copy, first_line, independent_copy
 from ..graph.rebuild import GraphBuilder
 from ..graph.tracing import trace, values_for_one_example
 from ..text_table import table
-from .transformer_compaction import compact_transformer
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,13 @@ class CompactionReport:
         return table(("layer", "inputs", "outputs", "weights"), rows)
 
 
-def compact(model: nn.Module, example_input: Example, *, fixed_size: bool = False) -> nn.Module:
+def compact(model: nn.Module, example_input: Example | Mapping[str, Tensor], *, fixed_size: bool = False) -> nn.Module:
     """Return a network with fewer channels and, in evaluation mode, the same outputs up to rounding.
 
-    Every channel that is never read is removed, and so is every constant channel, whose value is folded into the layers
-    that follow. Parts that cannot be analysed are left unchanged. The result has two more attributes: `notes` lists
-    what was left unchanged and why, and `compaction` reports the change of each layer.
+    Every channel that is never read is removed from a copy of the network, which keeps its class, its attributes and
+    the names of its parameters. If channels are constant, and could be folded into the layers that follow, the result
+    is a graph of torch.fx instead. Parts that cannot be analysed are left unchanged. The result has two more
+    attributes: `notes` lists what was left unchanged and why, and `compaction` reports the change of each layer.
 
         >>> model[0].weight.data[4:] = model[0].bias.data[4:] = 0  # 12 of 16 channels
         >>> small = flipout.export.compact(model, example_input)
@@ -79,24 +82,48 @@ def compact(model: nn.Module, example_input: Example, *, fixed_size: bool = Fals
 
     Args:
         model: the network; it is not changed. It must run on the example.
-        example_input: the inputs that the network is called with. Their values and batch size do not matter.
+        example_input: the inputs that the network is called with: a tensor, a tuple, or a dictionary of arguments by
+            name. Their values and batch size do not matter.
         fixed_size: whether the result may require inputs of the example's size, with any batch size. Then channels are
             removed too that do not depend on the input but vary at the borders, where a constant meets zero padding.
     """
-    example, original = as_example(example_input), evaluation_copy(model)
-    compacted, notes = compact_copy(original, example, fixed_size=fixed_size)
+    arguments, original = as_arguments(example_input), evaluation_copy(model)
+    compacted, notes = compact_copy(original, arguments, fixed_size=fixed_size)
     report = CompactionReport(tuple(_layer_changes(original, compacted)))
     return attach_attributes(compacted, notes=notes, compaction=report)
 
 
-def compact_copy(original: nn.Module, example: tuple[Tensor, ...], *, fixed_size: bool) -> tuple[nn.Module, list[str]]:
-    """Return the compacted network, or the original if it cannot be compacted, and notes for the user."""
-    if (transformer := compact_transformer(original, example)) is not None:
-        return transformer
+def compact_copy(original: nn.Module, arguments: Arguments, *, fixed_size: bool) -> tuple[nn.Module, list[str]]:
+    """Return the compacted network, or the original if it cannot be compacted, and notes for the user.
+
+    What nothing reads is removed in place, and the result is of the class of the original. If constants can be folded
+    beyond that, the network is rebuilt from a trace.
+    """
+    args, kwargs = arguments
+    smaller, notes = _without_unread(original, arguments)
+    if kwargs:
+        return smaller, notes
     try:
-        return _compact_in_float64(original, example, fixed_size)
+        rebuilt, others = _compact_in_float64(original, args, fixed_size)
+    except UnsupportedNetworkError:
+        return smaller, notes
+    return (rebuilt, others) if _parameter_count(rebuilt) < _parameter_count(smaller) else (smaller, notes)
+
+
+@torch.no_grad()
+def _without_unread(original: nn.Module, arguments: Arguments) -> tuple[nn.Module, list[str]]:
+    """Remove the channels that nothing reads from a copy."""
+    try:
+        graph = ChannelGraph.of(original, *arguments)
+        gone = unread(original, graph)
+        if not bool(gone.any()):
+            return original, []
+        trial = Trial(original, graph, *arguments)
     except UnsupportedNetworkError as error:
         return original, [f"nothing was removed: {error}"]
+    best = trial.largest(gone)
+    smaller = trial.smaller(best) if bool(best.any()) else None
+    return smaller or original, trial.notes(gone, best)
 
 
 def _compact_in_float64(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ from .copies import UnsupportedNetworkError, first_line
 
 Example = Tensor | tuple[Tensor, ...]
 """The inputs of a network: one tensor, or a tuple of all positional arguments."""
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""The positional and the keyword arguments of a call."""
 MIN_SCALE = 1e-3
 """The tolerance is relative to the size of the outputs, but never to less than this."""
 
@@ -29,6 +32,13 @@ def as_example(example_input: Example) -> tuple[Tensor, ...]:
                 "network is called with"
             )
     return tuple(each.detach() for each in example)
+
+
+def as_arguments(example_input: Example | Mapping[str, Tensor]) -> Arguments:
+    """Return the positional and the keyword arguments of a call. A dictionary has all arguments by name."""
+    if isinstance(example_input, Mapping):
+        return (), dict(zip(example_input, as_example(tuple(example_input.values())), strict=True))
+    return as_example(example_input), {}
 
 
 def batch_size(example: tuple[Tensor, ...]) -> int:

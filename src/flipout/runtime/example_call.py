@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
 from ..modules import unwrapped
@@ -22,6 +23,10 @@ NOT_CALLED = (
 )
 
 
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""The positional and the keyword arguments of a call."""
+
+
 class UnsuitableCallError(Exception):
     """A call cannot be repeated with tensors alone; the message says why."""
 
@@ -33,14 +38,16 @@ class ExampleCall:
     """
 
     def __init__(self) -> None:
+        self.arguments: Arguments | None = None
         self.inputs: tuple[Tensor, ...] | None = None
+        """The arguments by position, if all of them are tensors."""
         self.problem = NOT_CALLED
         """Why there are no inputs."""
         self._stop = weakref.finalize(self, lambda: None)
 
     def watch(self, model: nn.Module) -> None:
         """Note the inputs of the next call, unless there are some already."""
-        if self.inputs is None:
+        if self.arguments is None:
             hook = InputHook(self)
             hook.handle = model.register_forward_pre_hook(hook, with_kwargs=True)
             self._stop = weakref.finalize(self, hook.handle.remove)  # a dropped pruner leaves no hook in the model
@@ -51,6 +58,11 @@ class ExampleCall:
 
     def note(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Keep a copy of the inputs of a call, or the reason why they cannot be used."""
+        leaves, spec = pytree.tree_flatten((tuple(args), dict(kwargs)))
+        tensors = iter(few_examples(tuple(leaf.detach() for leaf in leaves if isinstance(leaf, Tensor))))
+        self.arguments = pytree.tree_unflatten(
+            [next(tensors) if isinstance(leaf, Tensor) else leaf for leaf in leaves], spec
+        )
         try:
             self.inputs = few_examples(positional_tensors(unwrapped(model), args, kwargs))
         except UnsuitableCallError as error:
@@ -59,7 +71,7 @@ class ExampleCall:
     def __deepcopy__(self, memo: dict[int, Any]) -> ExampleCall:
         """The copy has the inputs, but no hook."""
         new = ExampleCall()
-        new.inputs, new.problem = self.inputs, self.problem  # nobody changes them
+        new.arguments, new.inputs, new.problem = self.arguments, self.inputs, self.problem  # nobody changes them
         return new
 
 

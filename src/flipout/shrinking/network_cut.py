@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.utils import _pytree
 
+from ..channels.removable import Attributes
+from ..channels.resize import fit, outputs_of_group, owners
 from ..modules import named_tensors, unwrapped
 from ..runtime.optimizer_state import group_of
 from ..views import Positions, whole
@@ -95,7 +95,9 @@ class NetworkCut:
         self._model, self._optimizer, self._weights = model, optimizer, {weight.name: weight for weight in weights}
         self._cuts: dict[str, Cut] = {}
         self._originals: dict[str, dict[str, Tensor]] = {}
-        self._outputs_of_group: dict[str, int] = {}
+        self._outputs_of_group: dict[str, int | None] = {}
+        self._attributes: dict[str, dict[str, Any]] = {}  # those of the smaller network, or of the whole one
+        self._fitted = False
         self._prepared: dict[str, list[tuple[Companion, Tensor]]] = {}
 
     @property
@@ -108,20 +110,24 @@ class NetworkCut:
         """The original shape of each tensor that is cut."""
         return {name: cut.positions.shape for name, cut in self._cuts.items()}
 
-    def apply(self, indices: Mapping[str, Indices]) -> None:
+    def apply(self, indices: Mapping[str, Indices], attributes: Attributes) -> None:
         """Cut a whole network."""
-        self.prepare(indices)
+        self.prepare(indices, attributes)
         self.commit()
 
     @torch.no_grad()
-    def prepare(self, indices: Mapping[str, Indices]) -> None:
-        """Make the smaller tensors. The network is not changed yet."""
+    def prepare(self, indices: Mapping[str, Indices], attributes: Attributes) -> None:
+        """Make the smaller tensors. The network is not changed yet.
+
+        Args:
+            indices: what is left of each tensor.
+            attributes: the attributes of modules that change with them.
+        """
         assert not self._cuts
         tensors, network = named_tensors(self._model), unwrapped(self._model)
-        for path in _paths(indices):
-            module = network.get_submodule(path)
-            if isinstance(module, _ConvNd) and module.groups > 1:
-                self._outputs_of_group[path] = module.out_channels // module.groups
+        self._attributes = {path: dict(each) for path, each in attributes.items()}
+        for path in owners(indices):
+            self._outputs_of_group[path] = outputs_of_group(network.get_submodule(path))
         for name, kept in indices.items():
             self._prepare(name, tensors[name], kept)
 
@@ -145,6 +151,8 @@ class NetworkCut:
                 self._set_aside(weight, self._cuts[name])
                 _look_through(weight, self._cuts[name])
         self._prepared = {}
+        if not self._fitted:
+            self._exchange_attributes()
         self._fit_modules()
 
     @torch.no_grad()
@@ -176,6 +184,7 @@ class NetworkCut:
             put_elements(values, torch.zeros(len(pruned), device=values.device), pruned)
         for name in self._cuts:
             self._restore(name, tensors[name])
+        self._exchange_attributes()
         self._fit_modules()
         self._cuts, self._originals, self._outputs_of_group = {}, {}, {}
 
@@ -232,8 +241,17 @@ class NetworkCut:
     def _fit_modules(self) -> None:
         """Make the sizes that modules state about themselves agree with their tensors."""
         network = unwrapped(self._model)
-        for path in _paths(self._cuts):
-            _fit(network.get_submodule(path), self._outputs_of_group.get(path))
+        for path, outputs in self._outputs_of_group.items():
+            fit(network.get_submodule(path), outputs)
+
+    def _exchange_attributes(self) -> None:
+        """Set the attributes of the smaller network, or those of the whole one again."""
+        network, self._fitted = unwrapped(self._model), not self._fitted
+        for path, attributes in self._attributes.items():
+            module = network.get_submodule(path)
+            for name, value in attributes.items():
+                attributes[name] = getattr(module, name)
+                setattr(module, name, value)
 
 
 def same_indices(one: Mapping[str, Indices], other: Mapping[str, Indices]) -> bool:
@@ -272,22 +290,3 @@ def _entries(prefix: str, entries: MutableMapping[str, Any], keys: list[str], *,
 
 def _fits(value: Any, tensor: Tensor) -> bool:
     return isinstance(value, Tensor) and value.ndim > 0 and value.shape == tensor.shape
-
-
-def _paths(names: Iterable[str]) -> Iterable[str]:
-    """The names of the modules that tensors belong to."""
-    return dict.fromkeys(name.rpartition(".")[0] for name in names)
-
-
-def _fit(module: nn.Module, outputs_of_group: int | None) -> None:
-    if isinstance(module, nn.Linear):
-        module.out_features, module.in_features = module.weight.shape
-    elif isinstance(module, _ConvTransposeNd):
-        module.in_channels, module.out_channels = module.weight.shape[:2]  # without groups
-    elif isinstance(module, _ConvNd):
-        module.out_channels = module.weight.shape[0]
-        if outputs_of_group is not None:
-            module.groups = module.out_channels // outputs_of_group
-        module.in_channels = module.weight.shape[1] * module.groups
-    elif isinstance(module, _BatchNorm) and module.running_mean is not None:
-        module.num_features = len(module.running_mean)

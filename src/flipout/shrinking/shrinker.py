@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..channels.removable import Remainder, RemovableChannels
 from ..graph.comparison import Example, as_example
 from ..graph.copies import UnsupportedNetworkError
-from ..graph.removable_channels import Remainder, RemovableChannels
 from ..host import Host
 from ..modules import named_tensors, unwrapped
 from ..problems import NotShrunkWarning, warn
@@ -187,8 +187,8 @@ class Shrinker:
         with self.expanded():
             channels, remainder = self._trace(few)
             is_new = not same_indices(self._resting, remainder.tensors)
-            self._resting = remainder.tensors
-        self._channels, self._example, self._batch, self._impossible = channels, few, first_size(example), False
+            self._resting, self._channels = remainder.tensors, channels
+        self._example, self._batch, self._impossible = few, first_size(example), False
         if is_new:
             self.shrinks.append(Shrink(pruner.step, self._computed_with(remainder.tensors), remainder.share))
 
@@ -347,8 +347,10 @@ class Shrinker:
             with torch.random.fork_rng(devices={each.device for each in example if each.is_cuda}):
                 channels = RemovableChannels(network, example)
                 remainder = self._remainder(channels)
+                if channels.problem and not remainder.tensors:
+                    raise UnsupportedNetworkError(channels.problem)
                 _refuse(refusals.of_tensors(self._pruner, remainder.tensors))
-                try_cut(network, remainder.tensors, example)
+                try_cut(network, remainder.tensors, channels.attributes(network, remainder.tensors), example)
         except UnsupportedNetworkError as error:
             raise ValueError(f"the network cannot be shrunk: {error}. {WITHOUT}") from error
         return channels, remainder
@@ -377,8 +379,10 @@ class Shrinker:
                 NetworkCut(pruner.model, pruner.optimizer, pruner.weights),
                 *(NetworkCut(copy, None, ()) for copy in self._followers),
             ]
+            whole = unwrapped(pruner.model)
+            attributes = {} if self._channels is None else self._channels.attributes(whole, indices)
             for cut in cuts:  # first what may fail for want of memory; nothing is changed by it
-                cut.prepare(indices)
+                cut.prepare(indices, attributes)
             for cut in cuts:
                 cut.commit()
             self._cuts = cuts

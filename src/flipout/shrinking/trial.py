@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from ..channels.removable import Attributes
 from ..graph.comparison import EquivalenceCheck, coarsest_epsilon, describe_difference
 from ..graph.copies import UnsupportedNetworkError, evaluation_copy, first_line
 from ..views.cut import Indices
@@ -18,23 +19,27 @@ from .network_cut import NetworkCut
 
 
 @torch.no_grad()
-def try_cut(model: nn.Module, indices: Mapping[str, Indices], example: tuple[Tensor, ...]) -> None:
+def try_cut(
+    model: nn.Module, indices: Mapping[str, Indices], attributes: Attributes, example: tuple[Tensor, ...]
+) -> None:
     """Raise an `UnsupportedNetworkError` if the network would compute something else without some channels."""
     whole = evaluation_copy(model)
     check = EquivalenceCheck(whole, example)
-    NetworkCut(whole, None, ()).apply(indices)
+    NetworkCut(whole, None, ()).apply(indices, attributes)
     check.verify(whole)
-    _try_in_training_mode(model, indices, check.example)
+    _try_in_training_mode(model, indices, attributes, check.example)
 
 
-def _try_in_training_mode(model: nn.Module, indices: Mapping[str, Indices], example: tuple[Tensor, ...]) -> None:
+def _try_in_training_mode(
+    model: nn.Module, indices: Mapping[str, Indices], attributes: Attributes, example: tuple[Tensor, ...]
+) -> None:
     """Compare the outputs in training mode: a network may return features there, or call an auxiliary head.
 
     In float64, because batch norm enlarges differences if a batch is small. What is random, such as dropout in the code
     of the network, has fixed results.
     """
     whole, smaller = _training_copy(model), _training_copy(model)
-    NetworkCut(smaller, None, ()).apply(indices)
+    NetworkCut(smaller, None, ()).apply(indices, attributes)
     try:
         expected = _outputs(whole.double(), _exact(example))
         smaller, inputs = smaller.double(), _exact(example)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvTransposeNd
 
-from ..graph.channel_ties import FIXED, ChannelTies, LayerChannels, channel_ties
-from ..graph.transformer_blocks import FeatureSet, feature_sets
-from ..modules import is_transposed
+from ..channels.graph import ChannelGraph
+from ..channels.labels import FIXED, distinct
+from ..channels.trial import removable
+from ..modules import is_transposed, unwrapped
 from ..weights import Weight
 from .granularity import Reduction, accurate
 
@@ -123,87 +125,72 @@ def _numbers(scores: Tensor, mask: Tensor | None) -> Tensor:
     return _pairs(mask)[:, :, 0].cpu().double() * pairs.shape[2]
 
 
-def table_of_network(model: nn.Module, weights: Sequence[Weight], example: tuple[Tensor, ...]) -> ChannelTable:
-    """The channels of a network that can be traced."""
-    return _table(weights, channel_ties(model, example))
+def table_of_network(
+    model: nn.Module, weights: Sequence[Weight], args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+) -> ChannelTable:
+    """The channels of a network that can be removed, as a trial on a copy shows.
+
+    Channels stay whole that a weight writes or reads which is frozen or excluded.
+    """
+    network = unwrapped(model)
+    graph = ChannelGraph.of(network, args, kwargs)
+    found = removable(network, graph, args, kwargs or {})
+    free = found.sets
+    covered = {weight.name for weight in weights}
+    for name in graph.places.keys() - covered:
+        for sets in graph.tensors[name]:
+            free[sets] = False
+    free[FIXED] = False
+    here = torch.zeros_like(free)
+    for weight in weights:
+        for sets in graph.tensors.get(weight.name, ()):
+            here[sets] = True
+    chosen = (free & here).nonzero().flatten()
+    numbers = torch.full((graph.size,), len(chosen))
+    numbers[chosen] = torch.arange(len(chosen))
+    axes = [_output_axis(weight) for weight in weights]
+    sides = [_sides_of(weight, graph, axis) for weight, axis in zip(weights, axes, strict=True)]
+    outputs, inputs = ([numbers[side[k]] for side in sides] for k in (0, 1))
+    notes = _notes(weights, graph, [*zip(outputs, inputs, strict=True)], len(chosen), found.problem)
+    return ChannelTable(len(chosen), _families(outputs, len(chosen)), outputs, [*inputs], axes, notes)
 
 
-def table_of_blocks(model: nn.Module, weights: Sequence[Weight]) -> ChannelTable | None:
-    """The heads and feed-forward features of a transformer; None if the model has no block that is recognized."""
-    sets = feature_sets(model)
-    if not sets:
-        return None
-    channels = {weight.name: LayerChannels(*([FIXED] * n for n in _sides(weight))) for weight in weights}
-    first = FIXED + 1
-    for each in sets:
-        _add(each, channels, first)
-        first += each.units
-    untouched = [name for name, each in channels.items() if not {*each.outputs, *(each.inputs or ())} - {FIXED}]
-    shown = ", ".join(untouched[:5]) + (f" and {len(untouched) - 5} more" if len(untouched) > 5 else "")
-    notes = (f"no channel of these can be removed, so nothing of them is pruned: {shown}",) if untouched else ()
-    return _table(weights, ChannelTies(channels, notes))
-
-
-def _add(features: FeatureSet, channels: dict[str, LayerChannels], first: int) -> None:
-    """Give the units of a feature set their numbers, if the pruner covers every layer that writes or reads them."""
-    names = [f"{name}.weight" for name in (*features.writers, *features.readers)]
-    if not all(name in channels for name in names):
-        return
-    for name, places in features.writers.items():
-        _assign(channels[f"{name}.weight"].outputs, places, first)
-    for name, places in features.readers.items():
-        inputs = channels[f"{name}.weight"].inputs
-        assert inputs is not None
-        _assign(inputs, places, first)
-
-
-def _assign(channels: list[int], places: Tensor, first: int) -> None:
-    for unit, own in enumerate(places.tolist()):
-        for place in own:
-            channels[place] = first + unit
-
-
-def _sides(weight: Weight) -> tuple[int, int]:
-    """The outputs and inputs of a layer."""
-    axis = _output_axis(weight)
+def _sides_of(weight: Weight, graph: ChannelGraph, axis: int) -> tuple[Tensor, Tensor]:
+    """The sets of the outputs and the inputs of a weight."""
     shape = weight.view.positions.shape
-    return (shape[axis], shape[1 - axis]) if len(shape) > 1 else (shape[0], 1)
+    fixed = tuple(torch.full((size,), FIXED) for size in shape)
+    sets = (*graph.tensors.get(weight.name, fixed), torch.full((1,), FIXED))
+    return sets[axis], sets[1 - axis]
 
 
 def _output_axis(weight: Weight) -> int:
     return 1 if is_transposed(weight.module) or isinstance(weight.module, _ConvTransposeNd) else 0
 
 
-def _table(weights: Sequence[Weight], ties: ChannelTies) -> ChannelTable:
-    """Number the units that only layers of the pruner write and read."""
-    covered = {weight.name for weight in weights}
-    foreign = {FIXED}
-    for name, each in ties.layers.items():
-        if name not in covered:  # it is frozen or excluded: its channels stay as they are
-            foreign |= {*each.outputs, *(each.inputs or ())}
-    known = {name: each for name, each in ties.layers.items() if name in covered}
-    sets = sorted({unit for each in known.values() for unit in (*each.outputs, *(each.inputs or ()))} - foreign)
-    numbers = {unit: number for number, unit in enumerate(sets)}
-    families = list(range(len(sets)))
-    outputs: list[Tensor] = []
-    inputs: list[Tensor | None] = []
-    for weight in weights:
-        sides = _sides(weight)
-        own = known.get(weight.name, LayerChannels([FIXED] * sides[0], [FIXED] * sides[1]))
-        outputs.append(_as_units(own.outputs, numbers))
-        inputs.append(None if own.inputs is None else _as_units(own.inputs, numbers))
-        members = sorted({numbers[unit] for unit in own.outputs if unit in numbers})
+def _notes(
+    weights: Sequence[Weight], graph: ChannelGraph, sides: Sequence[tuple[Tensor, Tensor]], units: int, problem: str
+) -> tuple[str, ...]:
+    """Which weights have no unit, and why."""
+    notes = []
+    for weight, channels in zip(weights, sides, strict=True):
+        if any(bool((side < units).any()) for side in channels):
+            continue
+        if weight.name not in graph.tensors:
+            reason = "the network does not use it in a call like this"
+        else:
+            reason = graph.reasons[weight.name][_output_axis(weight)] or problem or "another layer needs its channels"
+        notes.append(f"nothing of {weight.name} is pruned: {reason}")
+    return tuple(notes)
+
+
+def _families(outputs: Sequence[Tensor], units: int) -> list[int]:
+    """Units that are outputs of one layer belong to one family."""
+    families = list(range(units))
+    for channels in outputs:
+        members = distinct(channels[channels < units])
         for unit in members[1:]:
             _merge(families, members[0], unit)
-    roots = [_family(families, unit) for unit in range(len(sets))]
-    missing = [weight.name for weight in weights if weight.name not in known]
-    notes = (*ties.notes, *(f"{name} is not followed: nothing of it is pruned" for name in missing))
-    return ChannelTable(len(sets), roots, outputs, inputs, [_output_axis(weight) for weight in weights], notes)
-
-
-def _as_units(channels: Sequence[int], numbers: Mapping[int, int]) -> Tensor:
-    """The number of the unit of each channel; the number of units for a channel that always stays."""
-    return torch.tensor([numbers.get(channel, len(numbers)) for channel in channels], dtype=torch.int64)
+    return [_family(families, unit) for unit in range(units)]
 
 
 def _merge(families: list[int], one: int, other: int) -> None:

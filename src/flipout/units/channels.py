@@ -17,16 +17,15 @@ from ..weights import Weight
 from .base import Ranking, Units
 from .channel_counts import ChannelCounts, remove_evenly, remove_lowest
 from .channel_outlook import fewest, remove_with_outlook
-from .channel_table import ChannelTable, positions_of_pairs, table_of_blocks, table_of_network
+from .channel_table import ChannelTable, positions_of_pairs, table_of_network
 from .granularity import Granularity
 
 
 class ChannelUnits(Units):
     """Output channels through residual sums and concatenations, feed-forward features, and whole heads.
 
-    Which channels belong together is found in the model: at once for transformers, and otherwise when the first
-    training call shows what the model is called with. A network that is shrunk later keeps these units: an event works
-    on whole weights, in which what was removed is pruned.
+    Which channels belong together is found when the first training call shows what the model is called with. A network
+    that is shrunk later keeps these units: an event works on whole weights, in which what was removed is pruned.
     """
 
     def __init__(self, weights: Sequence[Weight], granularity: Granularity, *, per_layer: bool) -> None:
@@ -45,16 +44,14 @@ class ChannelUnits(Units):
 
     def watch(self, model: nn.Module) -> None:
         if self.table is None:
-            self.table = self._of_blocks(model)
-        if self.table is None:
             self.call.watch(model)
 
     def remove(self) -> None:
         self.call.stop()
 
     def show(self, example: tuple[Tensor, ...]) -> None:
-        if self.call.inputs is None:
-            self.call.inputs = example
+        if self.call.arguments is None:
+            self.call.arguments = example, {}
 
     def ready(self, model: nn.Module) -> None:
         if self.table is None:
@@ -122,20 +119,12 @@ class ChannelUnits(Units):
         pairs = positions_of_pairs(table, self._weights)
         return ChannelCounts(table.units, table.outputs, table.inputs, pairs, alive)
 
-    def _of_blocks(self, model: nn.Module) -> ChannelTable | None:
-        table = table_of_blocks(model, self._weights)
-        return None if table is None else self._checked(table)
-
     def _find(self, model: nn.Module, step: int = 1) -> ChannelTable:
-        """Trace the model with what it was called with."""
-        if (table := self._of_blocks(model)) is not None:
-            return table
-        if not step and self.call.inputs is None and self.call.problem == NOT_CALLED:
-            raise ValueError(BEFORE_ANY_CALL)
-        if self.call.inputs is None:
-            raise ValueError(f"{WHY} {self.call.problem}. {FIX}")
+        """Record the model with what it was called with."""
+        if self.call.arguments is None:
+            raise ValueError(f"{WHY} {NOT_CALLED}. {FIX}" if step else BEFORE_ANY_CALL)
         try:
-            return self._checked(table_of_network(model, self._weights, self.call.inputs))
+            return self._checked(table_of_network(model, self._weights, *self.call.arguments))
         except UnsupportedNetworkError as error:
             raise ValueError(f"{WHY} {error}. {FIX}") from error
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flipout.graph.removable_channels import Remainder, RemovableChannels
+from flipout.channels.removable import Remainder, RemovableChannels
 
 
 def remainder(model: nn.Module, example: Tensor, **masks: Tensor) -> Remainder:
@@ -16,8 +16,8 @@ def remainder(model: nn.Module, example: Tensor, **masks: Tensor) -> Remainder:
     for key, mask in masks.items():
         name = f"{key.replace('__', '.')}.weight"
         matrix = channels.connections_of(name, mask, (None,) * mask.ndim)
-        assert matrix is not None
-        connections[name] = matrix
+        if matrix is not None:  # what reads the input of the network has no channels to read
+            connections[name] = matrix
     return channels.remainder(connections)
 
 
@@ -74,9 +74,33 @@ def test_one_channel_stays_if_none_is_read() -> None:
     assert kept(found, "first.weight") == kept(found, "last.weight", 1) == [0]
 
 
-@pytest.mark.parametrize("between", [nn.LayerNorm(4), nn.Softmax(1), nn.PReLU(4)])
+@pytest.mark.parametrize("between", [nn.LayerNorm(4), nn.Softmax(1), nn.GroupNorm(1, 4)])
 def test_an_operation_that_mixes_channels_keeps_all(between: nn.Module) -> None:
     assert not remainder(Named(between), torch.randn(2, 5), last=columns(3, 4, 1)).tensors
+
+
+class Attention(nn.Module):
+    """Four heads, of a number that the module states."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads, self.attend, self.out = 4, nn.Linear(6, 96), nn.Linear(32, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = self.attend(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        mixed = nn.functional.scaled_dot_product_attention(*parts).transpose(1, 2).flatten(2)
+        return self.out(mixed)  # type: ignore[no-any-return]
+
+
+def test_heads_go_with_the_number_that_the_module_states() -> None:
+    model, example = Attention(), torch.randn(2, 5, 6)
+    channels = RemovableChannels(model, (example,))
+    found = channels.remainder({"out.weight": columns(6, 32, *range(8, 16), 31)})
+    assert kept(found, "out.weight", 1) == [*range(8, 16), *range(24, 32)]
+    assert kept(found, "attend.bias") == [
+        32 * part + place for part in range(3) for place in kept(found, "out.weight", 1) or ()
+    ]
+    assert channels.attributes(model, found.tensors) == {"": {"heads": 2}}
 
 
 class Sum(nn.Module):

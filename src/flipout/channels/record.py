@@ -1,0 +1,144 @@
+"""Record a call of a network with torch.export: its operations, with shapes, names and places in the user's code."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.export.graph_signature import InputKind
+
+from ..graph.comparison import output_leaves
+from ..graph.copies import UnsupportedNetworkError, evaluation_copy, first_line
+from ..modules import unwrapped
+
+PREFIX = "network."
+"""The name of the network inside the module that is recorded."""
+PACKAGES = ("/torch/", "/flipout/channels/", "/flipout/graph/")
+"""Files that are not the user's code."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A recorded call.
+
+    Args:
+        module: the operations, a graph of functions of torch.
+        tensors: the name of the parameter or buffer that each such input of the graph stands for.
+    """
+
+    module: fx.GraphModule
+    tensors: Mapping[fx.Node, str]
+
+    @property
+    def graph(self) -> fx.Graph:
+        return self.module.graph
+
+
+def record(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Recording:
+    """Record a call of a network in evaluation mode. The network is not changed.
+
+    Raise an `UnsupportedNetworkError` that names the place if the network makes decisions by values.
+    """
+    network = evaluation_copy(unwrapped(model))
+    example = copy.deepcopy((tuple(args), dict(kwargs or {})))
+    try:
+        with torch.enable_grad(), without_cache(network), _without_fast_paths(), _without_printed_errors():
+            program = torch.export.export(_Flat(network), *example, strict=False)
+    except Exception as error:  # the user's code may raise any error
+        raise UnsupportedNetworkError(f"the network cannot be recorded ({_explained(error)})") from error
+    first: dict[int, str] = {}
+    for name, tensor in (*_named(network.named_parameters), *_named(network.named_buffers)):
+        first.setdefault(id(tensor), name)
+    tensors = dict((*_named(network.named_parameters), *_named(network.named_buffers)))
+    nodes = {node.name: node for node in program.graph.nodes}
+    names = {
+        nodes[spec.arg.name]: first[id(tensors[spec.target.removeprefix(PREFIX)])]
+        for spec in program.graph_signature.input_specs
+        if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER) and spec.target is not None
+    }
+    return Recording(program.graph_module, names)
+
+
+def _named(names: Callable[..., Iterator[tuple[str, Tensor]]]) -> list[tuple[str, Tensor]]:
+    """Tensors by all of their names."""
+    return list(names(remove_duplicate=False))
+
+
+class _Flat(nn.Module):
+    """Returns the tensors of a network's output, whatever they are nested in."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self.training = network.training
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
+        return tuple(leaf for leaf in output_leaves(self.network(*args, **kwargs)) if isinstance(leaf, Tensor))
+
+
+@contextlib.contextmanager
+def without_cache(model: nn.Module) -> Iterator[None]:
+    """Let a model return no keys and values of its attentions."""
+    configs: dict[int, Any] = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
+    caching = [config for config in configs.values() if getattr(config, "use_cache", False) is True]
+    for config in caching:
+        config.use_cache = False
+    try:
+        yield
+    finally:
+        for config in caching:
+            config.use_cache = True
+
+
+@contextlib.contextmanager
+def _without_fast_paths() -> Iterator[None]:
+    """Let torch's attention modules run operation by operation."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextlib.contextmanager
+def _without_printed_errors() -> Iterator[None]:
+    """Let torch.export raise its errors without printing them."""
+    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    before, logger.disabled = logger.disabled, True
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logger.disabled = before
+
+
+def line_of(node: fx.Node) -> str:
+    """The place in the user's code that an operation was recorded at: `file.py:12`; empty if it is not known."""
+    frames = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+    own = [frame for frame in frames if not any(part in frame[0] for part in PACKAGES)]
+    return f"{own[-1][0].rpartition('/')[2]}:{own[-1][1]}" if own else ""
+
+
+def module_of(node: fx.Node) -> str:
+    """The name of the innermost module that an operation was recorded in."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    return str(stack[-1][0]).removeprefix(PREFIX.rstrip(".")).lstrip(".") if stack else ""
+
+
+def _explained(error: BaseException) -> str:
+    """The reason of an error of torch.export, with the user's line if there is one."""
+    places = re.findall(r'File "([^"]+)", line (\d+)', str(error))
+    own = [place for place in places if not any(part in place[0] for part in PACKAGES)]
+    reason = first_line(error)
+    if "data-dependent" in str(error).lower() or "GuardOnDataDependent" in type(error).__name__:
+        reason = "its control flow depends on data"
+    return f"{reason}, at {own[-1][0].rpartition('/')[2]}:{own[-1][1]}" if own else reason

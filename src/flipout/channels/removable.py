@@ -1,0 +1,110 @@
+"""Which channels a network can lose while it is trained: those that nothing reads, by the masks alone.
+
+A channel without readers has no influence on the loss, in training mode too, and its gradient is exactly 0. So the rest
+of the network trains on as if the channel were there. Channels that are constant, because all weights that produce them
+are pruned, stay: the bias of their norm is still trained, and at borders with zero padding they are not constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..graph.copies import UnsupportedNetworkError, has_hooks
+from .graph import ChannelGraph, Indices
+from .resize import changed_sizes, restated
+from .trial import removable
+
+Attributes = Mapping[str, Mapping[str, Any]]
+"""For each module by name, the attributes that change, with their values."""
+
+
+@dataclass(frozen=True)
+class Remainder:
+    """What is left of a network.
+
+    Args:
+        tensors: the indices that stay of each parameter and buffer that loses channels, by name.
+        multiply_adds: the multiply-adds of all layers for one example, and those that are left.
+    """
+
+    tensors: dict[str, Indices]
+    multiply_adds: tuple[int, int]
+
+    @property
+    def share(self) -> float:
+        """The share of the multiply-adds that is left."""
+        before, after = self.multiply_adds
+        return after / before if before else 1.0
+
+
+class RemovableChannels:
+    """Finds the channels that a network can lose. It is recorded and tried once, and masks are looked at after that.
+
+    Args:
+        model: the network, with all of its channels; it is not changed.
+        example: the inputs of a call, with any batch size.
+    """
+
+    def __init__(self, model: nn.Module, example: tuple[Tensor, ...]) -> None:
+        if any(map(has_hooks, model.modules())):
+            raise UnsupportedNetworkError("it has hooks, which may look at whole tensors: remove them first")
+        self._graph = ChannelGraph.of(model, example)
+        found = removable(model, self._graph, example, {})
+        self._stays, self._follows, self.problem = ~found.sets, found.follows, found.problem
+        self._batch = next((len(each) for each in example if each.ndim), 1)
+        self._shapes = {name: tensor.shape for name, tensor in model.named_parameters()}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RemovableChannels:
+        return self  # it holds no weights
+
+    @property
+    def weights(self) -> dict[str, torch.Size]:
+        """The weights that read channels, and their shapes."""
+        return {name: self._shapes[name] for name in self._graph.read}
+
+    @torch.no_grad()
+    def remainder(self, connections: Mapping[str, Tensor]) -> Remainder:
+        """Find what is left of the network.
+
+        Args:
+            connections: for each weight that is pruned, by its name, its result of `connections_of`; others count as a
+                whole.
+        """
+        kept = self._graph.kept(connections, self._stays)
+        every, left = (self._graph.multiply_adds(each) // max(1, self._batch) for each in (None, kept))
+        return Remainder(self._graph.remainder(kept), (every, left))
+
+    def connections_of(self, name: str, mask: Tensor, where: Indices) -> Tensor | None:
+        """Between which of its channels a weight is not pruned: a matrix. None for a weight that reads no channels.
+
+        Args:
+            name: the name of the weight.
+            mask: the mask of the weight, or of what is left of it.
+            where: the indices of what is left.
+        """
+        if name not in self._graph.read:
+            return None
+        # A maximum of bytes: torch reduces booleans several times more slowly.
+        read = mask if mask.ndim < 3 else mask.view(torch.uint8).flatten(2).amax(2).view(torch.bool)
+        for dimension, index in enumerate(where[:2]):
+            if index is not None:
+                shape = [*read.shape[:dimension], self._shapes[name][dimension], *read.shape[dimension + 1 :]]
+                read = read.new_zeros(shape).index_copy_(dimension, index.to(read.device), read)
+        return read
+
+    def attributes(self, model: nn.Module, indices: Mapping[str, Indices]) -> Attributes:
+        """The attributes of the whole network that change if these indices are left."""
+        kept = torch.ones(self._graph.size, dtype=torch.bool)
+        for name, each in indices.items():
+            for sets, index in zip(self._graph.tensors[name], each, strict=True):
+                if index is not None:
+                    gone = torch.ones_like(sets, dtype=torch.bool).index_fill_(0, index.cpu(), False)
+                    kept[sets[gone]] = False
+        sizes = changed_sizes(self._graph, kept)
+        found = {path: restated(model.get_submodule(path), each, self._follows) for path, each in sizes.items()}
+        return {path: each for path, each in found.items() if each}

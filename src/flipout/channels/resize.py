@@ -1,0 +1,205 @@
+"""Make the modules of a network smaller in place: their tensors, and the sizes that they state about themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+from ..modules import is_transposed
+from .graph import ChannelGraph, Indices
+from .labels import Labels, Value, dims_of, distinct
+from .propagation import tensors_in
+from .record import module_of
+
+COUNTS = re.compile(r"heads$|^n_head$|^all_head_size$|^split_size$|^inner_dim$|_channels$|_features$")
+"""The names of attributes that say how many heads or channels a module has, or how wide all heads are together."""
+
+Sizes = Mapping[str, Mapping[int, int]]
+"""For each module by name, what became of sizes: {before: after}."""
+
+
+Guess = Callable[[str, bool], bool]
+"""Whether an attribute follows a size of its module that changed, by its name, and whether the size changed everywhere
+in the module."""
+
+
+def nothing(name: str, sure: bool) -> bool:
+    return False
+
+
+def counts(name: str, sure: bool) -> bool:
+    return COUNTS.search(name) is not None
+
+
+def sure_sizes(name: str, sure: bool) -> bool:
+    return sure or counts(name, sure)
+
+
+def every_size(name: str, sure: bool) -> bool:
+    return True
+
+
+GUESSES: tuple[Guess, ...] = (nothing, counts, sure_sizes, every_size)
+"""What is tried, in order. Most code takes sizes from its tensors, and a number may mean something else."""
+
+
+@torch.no_grad()
+def resize(
+    model: nn.Module, remainder: Mapping[str, Indices], sizes: Sizes = MappingProxyType({}), follows: Guess = nothing
+) -> None:
+    """Keep some indices of the tensors of a network.
+
+    Args:
+        model: the network, which is changed. Its modules and tensors stay the same objects.
+        remainder: what is left of each parameter and buffer that loses something.
+        sizes: the sizes that changed inside of each module.
+        follows: which attributes follow them.
+    """
+    fitted = {path: outputs_of_group(model.get_submodule(path)) for path in owners(remainder)}
+    for path, changed in sizes.items():
+        for name, value in restated(model.get_submodule(path), changed, follows).items():
+            setattr(model.get_submodule(path), name, value)
+    for name, indices in remainder.items():
+        path, _, last = name.rpartition(".")
+        tensor = getattr(model.get_submodule(path), last)
+        values = tensor.detach()
+        for dim, index in enumerate(indices):
+            if index is not None:
+                values = values.index_select(dim, index.to(values.device))
+        tensor.grad = None
+        tensor.data = values.contiguous()  # the same object: it may belong to several modules
+    for path, outputs in fitted.items():
+        fit(model.get_submodule(path), outputs)
+
+
+def owners(names: Iterable[str]) -> list[str]:
+    """The names of the modules that tensors belong to."""
+    return list(dict.fromkeys(name.rpartition(".")[0] for name in names))
+
+
+def outputs_of_group(module: nn.Module) -> int | None:
+    """The size of a group of channels, for a convolution or a norm with groups; None for other modules."""
+    if isinstance(module, _ConvNd) and module.groups > 1:
+        return len(module.weight) // module.groups
+    return module.num_channels // module.num_groups if isinstance(module, nn.GroupNorm) else None
+
+
+def fit(module: nn.Module, group: int | None) -> None:
+    """Make the sizes that a module of torch states agree with its tensors.
+
+    Args:
+        module: the module.
+        group: its result of `outputs_of_group` when it was whole.
+    """
+    if isinstance(module, _ConvNd):
+        first, second = module.weight.shape[:2]
+        module.groups = module.groups if group is None else first // group
+        transposed = isinstance(module, _ConvTransposeNd)
+        module.in_channels, module.out_channels = (
+            (first, second * module.groups) if transposed else (second * module.groups, first)
+        )
+    elif isinstance(module, nn.Linear):
+        module.out_features, module.in_features = module.weight.shape
+    elif isinstance(module, nn.Embedding):
+        module.num_embeddings, module.embedding_dim = module.weight.shape
+    elif isinstance(module, _NormBase):
+        tensors = [each for each in (module.weight, module.running_mean) if each is not None]
+        module.num_features = len(tensors[0]) if tensors else module.num_features
+    elif isinstance(module, nn.GroupNorm) and group is not None:
+        module.num_channels, module.num_groups = len(module.weight), len(module.weight) // group
+    elif isinstance(module, nn.PReLU):
+        module.num_parameters = len(module.weight)
+    elif is_transposed(module):
+        module.nx, module.nf = module.get_parameter("weight").shape  # type: ignore[assignment]
+
+
+def restated(module: nn.Module, changed: Mapping[int, int], follows: Guess) -> dict[str, Any]:
+    """The attributes of a module that are sizes of its tensors, or lists of them, as they should be."""
+    found: dict[str, Any] = {}
+    for name, value in vars(module).items():
+        if name.startswith("_"):
+            continue
+        sure = {old: abs(new) for old, new in changed.items() if follows(name, new > 0)}
+        if type(value) is int and value in sure:
+            found[name] = sure[value]
+        elif isinstance(value, list | tuple) and value and all(type(each) is int and each in sure for each in value):
+            found[name] = type(value)(sure[each] for each in value)
+    return found
+
+
+def changed_sizes(graph: ChannelGraph, kept: Tensor) -> dict[str, dict[int, int]]:
+    """The sizes that change inside of each module, for operations whose code may name them.
+
+    A size that became several others is left out. One that also stays somewhere in the module is negative: the names
+    of attributes decide which of them follow it.
+    """
+    changed: dict[str, dict[int, set[int]]] = {}
+    stays: dict[str, set[int]] = {}
+    for node, result in graph.propagation.values.items():
+        if not _names_sizes(node):
+            continue
+        values = [*tensors_in(result), *tensors_in([graph.propagation.values[each] for each in node.all_input_nodes])]
+        path = module_of(node)
+        for value in values:
+            for before, after in zip(value.shape, new_shape(graph, value, kept), strict=True):
+                if before == after:
+                    stays.setdefault(path, set()).add(before)
+                else:
+                    changed.setdefault(path, {}).setdefault(before, set()).add(after)
+    return {
+        path: {old: -min(new) if old in stays.get(path, ()) else min(new) for old, new in each.items() if len(new) == 1}
+        for path, each in changed.items()
+    }
+
+
+NAMING = (
+    "view",
+    "reshape",
+    "split",
+    "expand",
+    "unflatten",
+    "slice",
+    "repeat",
+    "chunk",
+    "group_norm",
+    "zeros",
+    "ones",
+    "full",
+    "empty",
+)
+
+
+def _names_sizes(node: fx.Node) -> bool:
+    return node.op == "call_function" and any(name in str(node.target) for name in NAMING)
+
+
+def new_shape(graph: ChannelGraph, value: Value, kept: Tensor) -> tuple[int, ...]:
+    """The shape of a tensor with the sets that are kept."""
+    shape = list(value.shape)
+    for factor in value.factors:
+        flags = kept[graph.sets[factor]]
+        for dim in dims_of(factor):
+            others = [each for each in range(flags.ndim) if each != dim]
+            along = flags.amax(others) if others else flags
+            if int(along.sum()) < value.shape[dim]:
+                shape[dim] = int(along.sum())
+    return tuple(shape)
+
+
+def families(graph: ChannelGraph, chosen: Tensor) -> list[Tensor]:
+    """Some sets by where they are: those that belong to one dimension of a tensor are together."""
+    together = Labels()
+    numbers = torch.cat([torch.zeros(1, dtype=torch.int64), together.new(graph.size - 1)])
+    for dims in graph.tensors.values():
+        for dim in dims:
+            members = dim[chosen[dim]]
+            together.tie(members, members[:1])
+    roots = together.roots(numbers)
+    return [(roots == each) & chosen for each in distinct(roots[chosen])]

@@ -1,0 +1,156 @@
+"""Tries on copies: which channels a network of its own class can lose, with the same outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from ..graph.comparison import EquivalenceCheck
+from ..graph.copies import UnsupportedNetworkError, first_line, independent_copy
+from .graph import ChannelGraph
+from .record import without_cache
+from .resize import GUESSES, Guess, changed_sizes, families, resize
+
+
+class Trial:
+    """Removes sets of channels from copies of a network, and compares.
+
+    Args:
+        model: the network, in evaluation mode; it is not changed.
+        graph: its channels.
+        args: the positional arguments of a call.
+        kwargs: its keyword arguments.
+    """
+
+    def __init__(
+        self, model: nn.Module, graph: ChannelGraph, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+    ) -> None:
+        self.model, self.graph, self.problems = model, graph, list[str]()
+        self._given = args, kwargs or {}
+        self.follows = GUESSES[0]  # that worked last
+        tensors = tuple(leaf for leaf in pytree.tree_leaves(self._given) if isinstance(leaf, Tensor))
+        try:
+            self._check = EquivalenceCheck(_ByPosition(model, *self._given), tensors)
+        except Exception as error:  # the user's code may raise any error
+            raise UnsupportedNetworkError(f"the network does not run with the example ({first_line(error)})") from error
+
+    def smaller(self, removed: Tensor) -> nn.Module | None:
+        """A copy of the network without some sets; None if it computes something else. `problems` has the reason."""
+        remainder, sizes = self.graph.remainder(~removed), changed_sizes(self.graph, ~removed)
+        for follows in GUESSES if sizes else GUESSES[:1]:
+            copy = independent_copy(self.model)
+            resize(copy, remainder, sizes, follows)
+            try:
+                self._check.verify(_ByPosition(copy, *self._given))
+            except UnsupportedNetworkError as error:
+                self.problems.append(str(error))
+            else:
+                self.follows = follows
+                return copy
+        return None
+
+    def works(self, removed: Tensor) -> bool:
+        """Whether the network computes the same without some sets."""
+        return self.smaller(removed) is not None
+
+    def largest(self, removed: Tensor) -> Tensor:
+        """As much of some sets as the network can lose, family by family."""
+        return self._largest(families(self.graph, removed), removed)
+
+    def notes(self, removed: Tensor, best: Tensor) -> list[str]:
+        """Which weights keep channels that nothing reads, and why."""
+        left = removed & ~best
+        tensors = self.graph.tensors
+        names = [name for name, dims in tensors.items() if len(dims) > 1 and any(left[dim].any() for dim in dims)]
+        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        return [f"channels that nothing reads stay in {shown}: {self.problems[0]}"] if names else []
+
+    def _largest(self, groups: Sequence[Tensor], every: Tensor) -> Tensor:
+        if not groups or self.works(every):
+            return every
+        if len(groups) == 1:
+            return torch.zeros_like(every)
+        half = len(groups) // 2
+        one, other = (self._largest(each, torch.stack(list(each)).any(0)) for each in (groups[:half], groups[half:]))
+        if not bool(one.any()) or not bool(other.any()):
+            return one | other
+        return one | other if self.works(one | other) else one
+
+
+class _ByPosition(nn.Module):
+    """Calls a network with the tensors of an example replaced, wherever they are among its arguments."""
+
+    def __init__(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.model = model
+        self.leaves, self.spec = pytree.tree_flatten((tuple(args), dict(kwargs)))
+
+    def forward(self, *tensors: Tensor) -> Any:
+        rest = iter(tensors)
+        leaves = [next(rest) if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
+        args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        with without_cache(self.model):
+            return self.model(*args, **kwargs)
+
+
+@dataclass(frozen=True)
+class Removable:
+    """Which sets of a network can be removed.
+
+    Args:
+        sets: a flag for each set.
+        follows: which attributes of modules follow their sizes.
+        problem: why others cannot be removed; empty if all can.
+    """
+
+    sets: Tensor
+    follows: Guess
+    problem: str
+
+
+@torch.no_grad()
+def removable(model: nn.Module, graph: ChannelGraph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Removable:
+    """Find which sets of a network can be removed once nothing reads them.
+
+    It is tried with a part of every family, of another size in each, on a copy in which nothing reads them.
+    """
+    chosen = torch.zeros(graph.size, dtype=torch.bool)
+    for flags in graph.read.values():
+        chosen |= flags
+    chosen[0] = False
+    tried, groups = torch.zeros_like(chosen), families(graph, chosen)
+    for number, family in enumerate(groups):
+        members = family.nonzero().flatten()
+        tried[members[number % 2 :: 2 + number % 3]] = True
+    for sets in (each for dims in graph.tensors.values() for each in dims):
+        if bool(tried[sets].all()):
+            tried[sets[:1]] = False  # a tensor cannot be without channels
+    copy = independent_copy(model).eval()
+    parameters = dict(copy.named_parameters())
+    for name, flags in graph.read.items():
+        for dim, sets in enumerate(graph.tensors[name]):
+            gone = (flags[sets] & tried[sets]).nonzero().flatten()
+            parameters[name].data.index_fill_(dim, gone.to(parameters[name].device), 0)
+    trial = Trial(copy, graph, args, kwargs)
+    worked = trial.largest(tried)
+    whole = torch.zeros_like(chosen)
+    for family in groups:
+        if bool((worked & family).any()) or not bool((tried & family).any()):
+            whole |= family
+    return Removable(whole, trial.follows, "" if torch.equal(worked, tried) else trial.problems[0])
+
+
+def unread(model: nn.Module, graph: ChannelGraph) -> Tensor:
+    """The sets that no weight of a network reads: a flag for each."""
+    parameters = dict(model.named_parameters())
+    kept = graph.kept({name: parameters[name] != 0 for name in graph.read if name in parameters})
+    found = torch.zeros_like(kept)
+    for dims in graph.tensors.values():
+        for dim in dims:
+            found[dim] = ~kept[dim]
+    return found

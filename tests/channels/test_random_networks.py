@@ -1,0 +1,54 @@
+"""Random networks: what nothing reads is removed in place, and the outputs stay the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from flipout.channels.graph import ChannelGraph
+from flipout.channels.trial import Trial, unread
+from tests.attacks import seeds
+from tests.graph.attack_networks import AttackArchitect
+from tests.graph.networks import Architect, randomize
+
+
+@torch.no_grad()
+def check(model: nn.Module, shape: tuple[int, ...], seed: int) -> None:
+    """Let nothing read half of the channels that can go by themselves, and remove them."""
+    model = model.double().eval()
+    example = torch.randn(2, *shape, dtype=torch.float64)
+    graph = ChannelGraph.of(model, (example,))
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.rand(graph.size, generator=generator) < 0.5
+    chosen[0] = False
+    for name, flags in graph.read.items():
+        for dim, sets in enumerate(graph.tensors[name]):
+            gone = (flags[sets] & chosen[sets]).nonzero().flatten()
+            model.get_parameter(name).index_fill_(dim, gone, 0)
+    removed = unread(model, graph)
+    trial = Trial(model, graph, (example,))
+    assert trial.works(removed), trial.problems
+    smaller = trial.smaller(removed)
+    assert smaller is not None
+    assert {name for name, _ in smaller.named_parameters()} == {name for name, _ in model.named_parameters()}
+    for batch in (1, 3):
+        x = torch.randn(batch, *shape, dtype=torch.float64)
+        torch.testing.assert_close(smaller(x), model(x), rtol=1e-9, atol=1e-9)
+
+
+@settings(deadline=None, max_examples=12)
+@given(st.integers(0, 1 << 30), st.sampled_from([0.0, 0.5, 0.9]))
+def test_random_networks(seed: int, sparsity: float) -> None:
+    check(randomize(Architect(seed).network(), sparsity, seed), (3, 10, 10), seed)
+
+
+@pytest.mark.slow
+@pytest.mark.attack
+@pytest.mark.parametrize("seed", seeds(100))
+def test_attack(seed: int) -> None:
+    architect = AttackArchitect(seed)
+    check(randomize(architect.network(), 0.5, seed), (3, 10, 10), seed)
+    check(randomize(architect.sequence_network(), 0.5, seed), (7, 6), seed)
