@@ -72,6 +72,7 @@ def test_an_example_prints_what_it_says(
 
 
 RESULTS = {"AcceleratedModel", "AccelerationChoice", "Data", "EffectiveWeights", "ModelCard", "SemiStructuredReport"}
+RESULTS |= {"PrunedLayer", "PruneReport", "Sensitivity"}
 """What functions return: their example is that of the function."""
 
 

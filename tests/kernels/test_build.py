@@ -84,7 +84,7 @@ def test_without_kernels_everything_is_computed_densely() -> None:
         model, optimizer, _, kernels = pruned(True)
     assert type(model.first) is nn.Conv2d
     step(model, optimizer, 0)
-    kernels.load_state_dict(kernels.state_dict())
+    kernels.load(kernels.saved())
     kernels.remove()
     assert direct_layer(model.first) is None
 

@@ -96,7 +96,7 @@ class VariationalDropout(LatentPruner):
     to the loss, makes noise grow wherever the loss does not mind. A weight with `log sigma^2 - log theta^2 >= 3`
     computes as 0.
 
-        pruner = flipout.VariationalDropout(model, optimizer, steps=steps, lambda_=1 / len(train_set))
+        >>> pruner = flipout.VariationalDropout(model, optimizer, steps=steps, lambda_=1 / len(x))
 
     `sparsity=` keeps exactly that many weights instead. For further arguments see `LatentPruner`.
 
@@ -132,7 +132,7 @@ class L0(LatentPruner):
     The expected number of weights with an open gate is added to the loss. A gate is a hard concrete variable: it is
     exactly 0 or 1 with some probability, and still has a gradient.
 
-        pruner = flipout.L0(model, optimizer, steps=steps, lambda_=0.1 / len(train_set), gates="unit")
+        >>> pruner = flipout.L0(model, optimizer, steps=steps, lambda_=0.1 / len(x), gates="unit")
 
     `sparsity=` keeps exactly that many weights instead. Then the penalty only decides the order, and with
     `gates="unit"` the weights of a unit go together, up to the last unit. For further arguments see `LatentPruner`.
@@ -179,7 +179,7 @@ class DynamicSparseTraining(LatentPruner):
     `lambda * sum exp(-t)`, added to the loss, pulls the thresholds up. A layer that computes with at most 1 % of its
     weights gets its thresholds reset to 0. So without `sparsity=` no layer can end below 1 %: 99.9 % is out of reach.
 
-        pruner = flipout.DynamicSparseTraining(model, optimizer, steps=steps, lambda_=5e-4)
+        >>> pruner = flipout.DynamicSparseTraining(model, optimizer, steps=steps, lambda_=5e-4)
 
     `sparsity=` keeps exactly that many weights instead. For further arguments see `LatentPruner`.
 

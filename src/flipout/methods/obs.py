@@ -29,7 +29,7 @@ class OptimalBrainSurgeon(Gradual):
     Fisher of the latest gradients, in blocks of weights that follow each other in memory. It takes the memory of
     `gradients` copies of the weights.
 
-        pruner = flipout.OptimalBrainSurgeon(model, optimizer, sparsity=0.99, steps=steps)
+        >>> pruner = flipout.OptimalBrainSurgeon(model, optimizer, sparsity=0.9, steps=steps)
 
     For further arguments see `Gradual`.
 

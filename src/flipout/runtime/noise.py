@@ -127,7 +127,7 @@ def add_noise(
     sigma: Tensor | float
     if loop is not None and whole:  # without operations on small tensors, which take as long
         relative = group.values if noise.relative_to == "weight" else grads
-        sigma = size.item() * math.sqrt(step_loops.sum_of_squares(relative, group.mask) / group.weights[0].size)
+        sigma = size.item() * math.sqrt(step_loops.sum_of_squares(relative, group.mask) / max(1, group.weights[0].size))
     else:
         sigma = group.spread(size * deviations(noise, kernels, group, grads))
     factor, addend = keys[0] if isinstance(group, Alone) else _spread_keys(group, keys)
