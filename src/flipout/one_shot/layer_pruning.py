@@ -108,24 +108,24 @@ class LayerPruning:
 
         In a pattern, and among single weights, `marks` says how many are pruned where; which ones is decided later.
         """
-        order = torch.arange(weight.shape[-1], device=weight.device)
-        inputs = len(order) - has_bias
-        every = solvers.BLOCK
+        inputs = weight.shape[-1] - has_bias
+        stay = torch.arange(weight.shape[-1], device=weight.device) >= inputs  # the bias
+        stay = stay.expand_as(zeros)
         if self.granularity.kind == "weight":
             choose = solvers.as_many_as(marks, per_output=self.scope == "output")
         elif self.granularity.kind == "pattern":
-            every = self.granularity.numbers[1]
             level = PatternUnits([layer.weight], self.granularity, None).level(keep)
+            order = torch.arange(weight.shape[-1], device=weight.device)
             by_position = order[:inputs].view(-1, layer.positions).t().flatten()
             order = torch.cat([by_position, order[inputs:]])
-            choose = solvers.n_of_m(level)
+            choose = solvers.with_fixed(solvers.n_of_m(level), zeros[..., order], stay)
+            inverse, every = inverse[:, order][:, :, order], self.granularity.numbers[1]
+            found = solvers.prune_columns(weight[..., order], inverse, choose, every)
+            result, pruned = (torch.empty_like(each).index_copy_(-1, order, each) for each in found)
+            return result, pruned
         else:
             choose = solvers.exactly(marks)
-        stay = order >= inputs  # the bias
-        choose = solvers.with_fixed(choose, zeros[..., order], stay.expand_as(zeros))
-        found = solvers.prune_columns(weight[..., order], inverse[:, order][:, :, order], choose, every)
-        result, pruned = (torch.empty_like(each).index_copy_(-1, order, each) for each in found)
-        return result, pruned
+        return solvers.prune_columns(weight, inverse, solvers.with_fixed(choose, zeros, stay))
 
     @torch.no_grad()
     def remove_channels(self, layer: Layer, moments: Moments, mask: Tensor) -> Errors:
