@@ -67,7 +67,7 @@ class SecondChances:
             hidden ones included. It holds channels that have lost nearly all of their weights; infinity is no limit.
         smooth: whether kept weights are moved smoothly towards 0 by the threshold of their layer.
         calm: the factor for all gradients of the weights that are pruned, while the last choices are made: from 80 % of
-            the prunings on, until the masks are frozen. For SGD it is a lower learning rate; Adam divides it out.
+            the prunings on, until the masks are frozen. For SGD it is a lower learning rate. It is not meant for Adam.
         events: how often the masks are chosen, at least, if they are chosen evenly until they are frozen. Prunings of
             the schedule count. Between them, and from the last one on, the number of weights stays as it is.
     """
