@@ -100,14 +100,19 @@ def compact_copy(original: nn.Module, arguments: Arguments, *, fixed_size: bool)
     beyond that, the network is rebuilt from a trace.
     """
     args, kwargs = arguments
-    smaller, notes = _without_unread(original, arguments)
-    if kwargs:
-        return smaller, notes
-    try:
-        rebuilt, others = _compact_in_float64(original, args, fixed_size)
-    except UnsupportedNetworkError:
-        return smaller, notes
-    return (rebuilt, others) if _parameter_count(rebuilt) < _parameter_count(smaller) else (smaller, notes)
+    current, notes = original, list[str]()
+    while True:
+        smaller, left = _without_unread(current, arguments)
+        notes = left if current is original else notes
+        if kwargs:
+            return smaller, notes
+        try:
+            rebuilt, others = _compact_in_float64(smaller, args, fixed_size)
+        except UnsupportedNetworkError:
+            return smaller, notes
+        if _parameter_count(rebuilt) >= _parameter_count(smaller):
+            return smaller, notes
+        current, notes = rebuilt, others  # in which nothing may read what was read before
 
 
 @torch.no_grad()
