@@ -191,6 +191,12 @@ def interrupted_at(moment: int) -> Iterator[None]:
         sys.setprofile(None)
 
 
+def restore_torch() -> None:
+    """Undo what an interruption has left of torch's own blocks, which it may have hit while they ended."""
+    torch.set_grad_enabled(True)
+    torch._C._set_torch_function_state(torch._C._TorchFunctionState.ENABLED)  # type: ignore[attr-defined]
+
+
 @pytest.fixture
 def ctrl_c() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -213,7 +219,7 @@ def test_ctrl_c_at_any_moment(seed: int) -> None:
                 optimizer.step()
         except KeyboardInterrupt:
             came += 1
-            torch.set_grad_enabled(True)  # `torch.no_grad` itself may have been interrupted while it ended
+            restore_torch()
         taken += pruner.step - step
         assert_nothing_lost(pruner) if hidden(pruner) else assert_masked(pruner)
         if pruner.step == step and hidden(pruner) and before:
