@@ -158,6 +158,16 @@ def test_what_is_not_followed_is_named() -> None:
     assert not pruner.masks["2.weight"].all()
 
 
+def test_the_trial_draws_no_random_numbers_of_the_training() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+    optimizer = sgd(model)
+    flipout.GlobalMagnitude(model, optimizer, sparsity=0.3, steps=10, granularity="channel")
+    model(torch.randn(4, 8)).sum().backward()
+    state = torch.get_rng_state()
+    optimizer.step()
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_pruning_before_the_first_step_is_refused() -> None:
     model = resnet()
     with pytest.raises(ValueError, match="before the first step"):

@@ -124,7 +124,10 @@ class ChannelUnits(Units):
         if self.call.arguments is None:
             raise ValueError(f"{WHY} {NOT_CALLED}. {FIX}" if step else BEFORE_ANY_CALL)
         try:
-            return self._checked(table_of_network(model, self._weights, *self.call.arguments))
+            devices = {weight.mask.device for weight in self._weights if weight.mask.is_cuda}
+            with torch.random.fork_rng(devices=devices):  # a trial draws numbers, and a resumed run makes it again
+                table = table_of_network(model, self._weights, *self.call.arguments)
+            return self._checked(table)
         except UnsupportedNetworkError as error:
             raise ValueError(f"{WHY} {error}. {FIX}") from error
 
