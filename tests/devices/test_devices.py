@@ -48,6 +48,7 @@ class Run:
         self.dtype = next(model.parameters()).dtype
         self.optimizer = sgd(self.model)
         data = [(move(x.to(self.dtype)), move(y)) for x, y in batches(2, seed=9)]
+        options = {"compile": False, **options}  # on the CPU, loops in C have their own order of sums
         self.pruner = make(method, self.model, self.optimizer, data=data, steps=steps, **options)
         self.ordinary: list[list[str]] = []
         self.pruning: list[list[str]] = []

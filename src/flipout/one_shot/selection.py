@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,9 +11,9 @@ from torch import Tensor, nn
 
 from ..ranking import apportion, read_floor
 from ..runtime.batches import Batches
-from ..runtime.example_call import UnsuitableCallError, few_examples, positional_tensors
 from ..schedules import Geometric, Pruning
 from ..units import DeadWeights, Granularity, Ranking, Units, units_for
+from ..units.channels import ChannelUnits
 from ..weights import Weight, matches
 from .scoring import ScoreOf
 from .solvers import lowest_of_rows
@@ -115,8 +114,6 @@ def channel_units(
     network: nn.Module, weights: Sequence[Weight], granularity: Granularity, batches: Batches, *, per_layer: bool
 ) -> Units:
     """Whole channels of a network, followed through a call with the first batch."""
-    units = units_for(granularity, weights, None, per_layer=per_layer)
-    call = next(iter(batches))
-    with suppress(UnsuitableCallError):  # a transformer is divided by its blocks; others say what they need
-        units.show(few_examples(positional_tensors(network, call.args, call.kwargs)))
+    units, call = ChannelUnits(weights, granularity, per_layer=per_layer), next(iter(batches))
+    units.call.note(network, call.args, call.kwargs)
     return units

@@ -55,7 +55,8 @@ class Gradients:
         handles: list[RemovableHandle] = []
         self._faint: weakref.WeakSet[Weight] = weakref.WeakSet()
         self._held: weakref.WeakKeyDictionary[Weight, Held] = weakref.WeakKeyDictionary()
-        self._arrived = False  # a faint number, in a step
+        self._sent: list[Tensor] = []  # whether backward passes had faint numbers
+        self._arrived = False  # in a step
         self._nodes: list[Node] = []  # torch keeps them for as long as somebody else does
         for weight in weights:
             on_backward, on_accumulated = self._hooks_of(weight, learned)
@@ -88,16 +89,18 @@ class Gradients:
             self._look_for_faint_numbers()
 
     def _look_for_faint_numbers(self) -> None:
-        """Warn if nothing is left of faint gradients when they are needed for the first time.
+        """Warn if nothing is left of faint gradients in the first step after a backward pass that had some.
 
         (Shards have none before the ranks have exchanged their gradients.)
         """
         pairs = [(weight.grad, weight.mask) for weight in self._faint if weight.view.key is None]
         found = [((grad != 0) & (grad.abs() < LIMIT) & ~mask).any() for grad, mask in pairs if grad is not None]
-        if not found:
+        if not found or not self._sent:
             return
-        self._arrived = True
-        if not torch.stack([each.to(found[0].device) for each in found]).any():  # waits for the device once
+        marks = [torch.stack([each.to(found[0].device) for each in flags]).any() for flags in (self._sent, found)]
+        self._arrived, arrived = torch.stack(marks).tolist()  # waits for the device once
+        self._sent.clear()
+        if self._arrived and not arrived:
             warn(LOST, LostGradientsWarning)
 
     def done(self) -> None:
@@ -132,7 +135,11 @@ class Gradients:
             ):
                 return None
             gradients._faint.add(weight)
-            return (faint(grad, weight.view.shown(weight.mask)),)  # with a graph if the backward pass makes one
+            mask = weight.view.shown(weight.mask)
+            fainter = faint(grad, mask)  # with a graph if the backward pass makes one
+            if not gradients._arrived:
+                gradients._sent.append((fainter.detach().masked_fill(mask, 0) != 0).any())
+            return (fainter,)
 
         @never_traced
         def on_accumulated(parameter: Tensor) -> None:

@@ -58,9 +58,9 @@ What is different here:
   second half. That of the variances is constant.
 - **L0**: the gates of the inputs also start with a drop probability of 0.5, in the code of the paper 0.2. There is no
   weight decay. The paper evaluates a moving average of the weights and the gates, and we the last ones.
-- **Dynamic sparse training** keeps more weights here than in its paper, and prunes nothing of the last layer. Why is open.
-  The paper reports the best epoch, and we report the last. A layer that computes with at
-  most 1 % of its weights gets its thresholds reset, so 99.9 % cannot be reached without `sparsity=`.
+- **Dynamic sparse training** keeps more weights here than in its paper, and prunes nothing of the last layer. Why is
+  open. The paper reports the best epoch, and we report the last. A layer that computes with at most 1 % of its weights
+  gets its thresholds reset, so 99.9 % cannot be reached without `sparsity=`.
 - **Optimal Brain Surgeon** needs a sparsity, so it appears below alone.
 """
 BUDGET_TEXT = """\

@@ -85,7 +85,7 @@ def untraceable() -> nn.Module:
 
 def test_a_network_that_cannot_be_shrunk_is_trained_without(tmp_path: Path) -> None:
     settings = make_settings(**SETTINGS, model=f"{__name__}:untraceable", data="digits")
-    with pytest.warns(NotShrunkWarning, match=r"cannot be shrunk: .*cannot be traced.*continues without"):
+    with pytest.warns(NotShrunkWarning, match=r"cannot be shrunk: .*cannot be recorded.*continues without"):
         result = train(settings, tmp_path)
     assert not result["shrinks"]
     assert result["computed"] == result["prunable"]

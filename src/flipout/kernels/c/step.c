@@ -205,7 +205,7 @@ static void scale(Step *step) { over_rows(step, scale_row, 1); }
 static void square(Step *step) {
     over_rows(step, square_row, 0);
     step->total = 0;
-    for (int64_t row = 0; row < step->rows; row++) step->total += step->sums[row];
+    for (int64_t row = 0; row < step->rows && step->columns > 0; row++) step->total += step->sums[row];
 }
 static void perturb(Step *step) { over_rows(step, perturb_row, 1); }
 
