@@ -102,6 +102,10 @@ def check_state(pruner: Host, state: Mapping[str, Any], *, starts_dense: bool) -
         raise ValueError(f"the state has {len(events)} pruning events, but {len(pruner.plan())} are planned")
     for key, here in tensors_of(pruner).items():
         _check_tensors(key, state[key], here)
+    for weight in pruner.weights:
+        for key, slot in state["form"][weight.name].items():
+            if weight.view.key is None and slot.is_floating_point() and not slot.isfinite().all():
+                raise ValueError(f"form of {weight.name} of {key} in the state is not finite: the training diverged")
     if "own events" not in pruner.needs():
         _check_events(pruner, events, state["step"])
     _check_masks(pruner, state["masks"], events, starts_dense)
