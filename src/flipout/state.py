@@ -109,6 +109,10 @@ def check_state(pruner: Host, state: Mapping[str, Any], *, starts_dense: bool) -
     read_saved(state["sparse_kernels"])
     for key, here in tensors_of(pruner).items():
         _check_tensors(key, state[key], here)
+    for weight in pruner.weights:
+        for key, slot in state["form"][weight.name].items():
+            if weight.view.key is None and slot.is_floating_point() and not slot.isfinite().all():
+                raise ValueError(f"form of {weight.name} of {key} in the state is not finite: the training diverged")
     if "own events" not in pruner.needs():
         _check_events(pruner, events, state["step"])
     _check_masks(pruner, state["masks"], events, starts_dense)

@@ -124,6 +124,8 @@ OTHERS: list[tuple[str, Break, str]] = [
     ("deep-r", put("form", "4.weight", "signs", lambda s: s[0]), r"form of 4\.weight of signs.*\(8,\)"),
     ("deep-r", put("form", "4.weight", "signs", lambda s: s.float()), r"form of 4\.weight of signs.*float32"),
     ("deep-r", put("form", "4.weight", "signs", [1, 2]), r"form of 4\.weight of signs"),
+    ("flipout", put("form", "4.weight", "threshold", torch.tensor(torch.inf)), r"form of 4\.weight of threshold"),
+    ("flipout", put("form", "4.weight", "values", lambda v: v * torch.nan), r"form of 4\.weight of values"),
     ("lottery", put("extra", "early", {}), r"extra of early of 0\.weight, 0\.bias"),
     ("lottery", put("extra", "early", "2.bias", lambda b: b[:1]), r"extra of early of 2\.bias.*\(1,\)"),
     ("lottery", put("extra", {}), "extra of early"),
