@@ -128,6 +128,8 @@ def _check_events(pruner: Host, events: Sequence[Event], step: int) -> None:
         fits = fits and all(0 <= kept <= sizes[name] for name, kept in event.kept.items()) and event.grown >= 0
     if not fits:
         raise ValueError(f"`events` of the state cannot be those of a training of {step:,} steps with these weights")
+    if not events and pruner.plan() and pruner.plan()[0].step == 0:
+        raise ValueError("`events` of the state is empty, but this pruner prunes before the first step")
 
 
 def _check_masks(pruner: Host, masks: Mapping[str, Tensor], events: Sequence[Event], starts_dense: bool) -> None:

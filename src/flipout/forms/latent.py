@@ -274,7 +274,7 @@ class Latent(Form):
     # In a state.
 
     def saved(self, weight: Weight) -> dict[str, Tensor]:
-        return weight.slots or self.slots(weight)
+        return weight.slots or {key: torch.zeros_like(slot) for key, slot in self.slots(weight).items()}
 
     def load(self, work: Work, saved: Mapping[str, Mapping[str, Tensor]], step: int, pruned: bool) -> None:
         self._step, self._compiled = step, work.kernels.compiled
