@@ -19,7 +19,7 @@ def step(network: str, method: type[flipout.FlipOut] | None = None) -> Work:
     model = build(network, NETWORKS[network])
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, fused=True)
     if method is not None:
-        pruner = method(model, optimizer, sparsity=0.9, steps=10**9, compile=True)
+        pruner = method(model, optimizer, sparsity=0.9, steps=10**9)
         if not pruner.permanent:
             prune_for_the_first_time(pruner)
     images, labels = torch.randn(BATCH, *NETWORKS[network]), torch.randint(10, (BATCH,))
