@@ -70,7 +70,7 @@ def test_the_trainer_of_transformers(tmp_path: Path, method: str) -> None:
 
 
 def test_the_limit_of_the_trainer_by_default(tmp_path: Path) -> None:
-    """It clips at 1.0 unless it is told not to, here with accumulation."""
+    """It clips at 1.0 by default, here with accumulation."""
     prune = transformers.Prune("flipout", sparsity=0.9)
     looking = AfterClipping(prune)
     options = {"gradient_accumulation_steps": 2, "learning_rate": 0.1}

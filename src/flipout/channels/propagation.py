@@ -127,7 +127,7 @@ class Call:
         node: the operation.
         arguments: its arguments by name; tensors are `Value`s.
         shapes: the shape of each result.
-        rules: finds the rule of an operation, for graphs inside of this one.
+        rules: finds the rule of an operation, for graphs within this one.
     """
 
     propagation: Propagation

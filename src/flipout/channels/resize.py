@@ -59,7 +59,7 @@ def resize(
     Args:
         model: the network, which is changed. Its modules and tensors stay the same objects.
         remainder: what is left of each parameter and buffer that loses something.
-        sizes: the sizes that changed inside of each module.
+        sizes: the sizes that changed within each module.
         follows: which attributes follow them.
     """
     fitted = {path: outputs_of_group(model.get_submodule(path)) for path in owners(remainder)}
@@ -135,7 +135,7 @@ def restated(module: nn.Module, changed: Mapping[int, int], follows: Guess) -> d
 
 
 def changed_sizes(graph: ChannelGraph, kept: Tensor) -> dict[str, dict[int, int]]:
-    """The sizes that change inside of each module, for operations whose code may name them.
+    """The sizes that change within each module, for operations whose code may name them.
 
     A size that became several others is left out. One that also stays somewhere in the module is negative: the names
     of attributes decide which of them follow it.
