@@ -58,7 +58,7 @@ bench-train: .venv/everything ## measure whole trainings, dense and shrunk, on C
 matrix: .venv/everything ## prune and compact networks of many architectures in whole channels; about ten minutes
 	$(BIN)/python -m benchmarks.matrix
 
-bench-zeros: .venv/everything ## measure what scattered zeros are worth on a CPU; about fifteen minutes on two idle cores
+bench-zeros: .venv/everything ## measure what scattered zeros are worth on a CPU; about 35 minutes on two idle cores
 	$(BIN)/python -m benchmarks.zeros
 
 bench-export: .venv/everything ## measure exported networks on CIFAR-10; about fifteen minutes
@@ -77,7 +77,7 @@ results: .venv/everything ## run what is missing of the grids (days on one core)
 	$(MAKE) results-page
 
 results-page: .venv/everything ## write docs/results.md from the files in docs/results; seconds
-	$(BIN)/flipout claims docs/results/*.json --out docs/results.md
+	$(BIN)/flipout claims $(filter-out %/cited-methods.json,$(wildcard docs/results/*.json)) --out docs/results.md
 
 clean: ## delete .venv and everything that is built
 	rm -rf .venv build dist site .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -42,7 +42,7 @@ class Verdict(StrEnum):
     HOLDS = "holds"
     FAILS = "does not hold"
     MIXED = "holds in part"
-    LEVEL = "not shown"  # the interval contains the value that decides
+    LEVEL = "not significant"  # the interval contains the value that decides
     OPEN = "cannot be said here"  # too few seeds or values
     UNTESTED = "not run yet"
 

@@ -53,7 +53,7 @@ confidence interval (Student's t), and count only if it does not contain 0. Fewe
 *Our schedule* has many small prunings in the first half of training and is the default. *The paper's schedule* halves
 the network a few times until the end of training ([methods](methods.md)). The sparsities are those of the paper, powers
 of two: 98.44, 99.61 and 99.9 % leave 1/64, 1/256 and 1/1024 of the weights (after 30 epochs of LeNet-300-100: 1/1000).
-In tables of accuracies, bold marks the highest mean, and ≈ those that are not shown to be lower. In tables of
+In tables of accuracies, bold marks the highest mean, and ≈ those that are not significantly lower. In tables of
 differences, bold marks those whose interval does not contain 0.
 """
 EXPLAINED = (report_tables.BOLD, report_tables.PAIRED_NOTE)  # notes of tables that HOW_TO_READ makes superfluous

@@ -56,7 +56,7 @@ def equal_time_table(title: str, runs: Sequence[Record]) -> Table | None:
             cell = at_time(points, hours)
             difference = cell.minus(reference)
             compared = label != REFERENCE and difference.values
-            shown = bold_if(difference, difference.is_shown) if compared else ""
+            shown = bold_if(difference, difference.is_significant) if compared else ""
             reached = str(cell) if cell.values else "not reached"
             rows.append([label, percent(sparsity), f"{60 * hours:.0f}", str(cell.seeds), reached, shown])
     heading = ("method", "pruned", "minutes", "seeds", "accuracy", "minus FlipOut")

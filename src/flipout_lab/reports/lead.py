@@ -11,7 +11,7 @@ from ..tables import Table, bold_if
 from .labels import by_network, dense_references, percent
 from .records import Record
 from .report_tables import is_reference, paired_differences
-from .seed_statistics import Cell, PairedDifference, cell_of, cells
+from .seed_statistics import Cell, PairedDifference, cell_of, cells, holm
 
 SMOKE = ("smoke test",)
 NOT_RUN = "not run yet"
@@ -35,8 +35,9 @@ CHOICE_NOTES = {
     7: "Magnitude that ends earlier prunes until 20 % of it.",
     8: "Magnitude with second chances shows what the ranking of FlipOut adds.",
     1: "Accuracies are those of the seeds that FlipOut and global magnitude both have. Differences are paired by seed "
-    "and have a 95 % confidence interval (Student's t). A method is recommended only if the interval does not contain "
-    "0. Intervals are not corrected for the number of comparisons: one in twenty excludes 0 by chance.",
+    "and have a 95 % confidence interval (Student's t). Bold differences are significant, corrected for all "
+    "comparisons of this table (Holm): with 95 % confidence none of them is due to chance. Only they decide what to "
+    "use.",
 }
 """The notes of the choice table, by the column that they are about."""
 
@@ -99,9 +100,14 @@ def choice_table(title: str, runs: Sequence[Record]) -> Table | None:
 
     None if they were not run under our schedule. A comparison that was run nowhere has no column.
     """
-    rows = []
-    for network, group in measured_networks(runs).items():
-        rows += [["" if number else network, *row] for number, row in enumerate(_choices(group))]
+    choices = {network: list(_choices(group)) for network, group in measured_networks(runs).items()}
+    differences = [difference for found in choices.values() for choice in found for difference in choice.differences]
+    corrected = iter(holm(differences))
+    rows = [
+        ["" if number else network, *choice.row(next(corrected), next(corrected), next(corrected))]
+        for network, found in choices.items()
+        for number, choice in enumerate(found)
+    ]
     if not rows:
         return None
     columns = [c for c in range(len(CHOICE_HEADING)) if c < 7 or any(row[c] not in ("", NOT_RUN) for row in rows)]
@@ -111,8 +117,41 @@ def choice_table(title: str, runs: Sequence[Record]) -> Table | None:
     return Table(title, heading, [[row[c] for c in columns] for row in rows], (notes,), texts)
 
 
-def _choices(group: Sequence[Record]) -> Iterable[list[str]]:
-    """For each sparsity the row of the choice table, without its first column."""
+@dataclass(frozen=True)
+class _Choice:
+    """What decides which method to use for one network at one sparsity."""
+
+    sparsity: float
+    magnitude: Cell
+    flipout: Cell
+    others: Mapping[str, Cell]
+
+    @property
+    def differences(self) -> list[PairedDifference]:
+        """FlipOut minus magnitude, minus magnitude that ends early, and minus magnitude with second chances."""
+        others = (self.others.get(label, Cell(())) for label in (EARLY, REVIVED))
+        return [self.flipout.minus(other) for other in (self.magnitude, *others)]
+
+    def row(self, gain: PairedDifference, early: PairedDifference, revived: PairedDifference) -> list[str]:
+        """The row of the choice table without its first column, from the corrected differences."""
+        magnitude, flipout = self.magnitude, self.flipout
+        both = magnitude.by_seed.keys() & flipout.by_seed.keys()
+        dead = magnitude.runs_with_dead_layers == magnitude.seeds
+        note = " (permanent magnitude: a dead layer in every run)" if dead and gain.is_positive else ""
+        return [
+            percent(self.sparsity),
+            bold_if(_verdict(flipout, gain, early, revived) + note, gain.is_significant and not flipout.failed),
+            str(len(both) or magnitude.seeds),
+            str(magnitude.at(both) if both else magnitude),
+            str(flipout.at(both) if both else flipout) if flipout.values or flipout.failed else NOT_RUN,
+            bold_if(gain if flipout.values else "", gain.is_significant),
+            *(bold_if(each if each.values else NOT_RUN, each.is_significant) for each in (early, revived)),
+            _highest_other(self.others, flipout),
+        ]
+
+
+def _choices(group: Sequence[Record]) -> Iterable[_Choice]:
+    """What decides at each sparsity."""
     ours = [run for run in group if run.settings.option("schedule") in ("default", None)]
     ours = [run for run in ours if run.settings.sparsity is not None and run.is_pruned]
     measured = cells(ours)
@@ -121,25 +160,7 @@ def _choices(group: Sequence[Record]) -> Iterable[list[str]]:
         column = {label: row[sparsity] for label, row in measured.items() if sparsity in row}
         flipout = column.pop(FLIPOUT, Cell(()))
         if magnitude.values and (flipout.values or flipout.failed or flipout.missing):
-            yield _choice(sparsity, magnitude, flipout, column)
-
-
-def _choice(sparsity: float, magnitude: Cell, flipout: Cell, others: Mapping[str, Cell]) -> list[str]:
-    both = magnitude.by_seed.keys() & flipout.by_seed.keys()
-    gain = flipout.minus(magnitude)
-    early, revived = (flipout.minus(others.get(label, Cell(()))) for label in (EARLY, REVIVED))
-    dead = magnitude.runs_with_dead_layers == magnitude.seeds
-    note = " (permanent magnitude: a dead layer in every run)" if dead and gain.is_positive else ""
-    return [
-        percent(sparsity),
-        bold_if(_verdict(flipout, gain, early, revived) + note, gain.is_shown and not flipout.failed),
-        str(len(both) or magnitude.seeds),
-        str(magnitude.at(both) if both else magnitude),
-        str(flipout.at(both) if both else flipout) if flipout.values or flipout.failed else NOT_RUN,
-        bold_if(gain if flipout.values else "", gain.is_shown),
-        *(bold_if(each if each.values else NOT_RUN, each.is_shown) for each in (early, revived)),
-        _highest_other(others, flipout),
-    ]
+            yield _Choice(sparsity, magnitude, flipout, column)
 
 
 def _verdict(flipout: Cell, gain: PairedDifference, early: PairedDifference, revived: PairedDifference) -> str:
@@ -152,8 +173,8 @@ def _verdict(flipout: Cell, gain: PairedDifference, early: PairedDifference, rev
         return "cannot be said: " + ("no common seed", "one seed", "two seeds")[len(gain.values)]
     if gain.is_negative or early.is_negative:
         return "global magnitude" if gain.is_negative else "global magnitude that ends at 20 %"
-    if not gain.is_shown:
-        return "either: no difference shown"
+    if not gain.is_significant:
+        return "either: no significant difference"
     if revived.is_negative:
         return "global magnitude with second chances"
     choice = "FlipOut" if revived.interval is None or revived.is_positive else "second chances, with either ranking"
@@ -182,6 +203,6 @@ def trials_table(title: str, runs: Sequence[Record]) -> Table:
     for sparsity, label, cell in sorted(by_sparsity, key=lambda entry: -entry[0]):
         difference = differences.get(label, {}).get(sparsity)
         accuracy = str(cell) if cell.values or cell.failed else NOT_RUN
-        shown = "" if difference is None else bold_if(difference, difference.is_shown)
+        shown = "" if difference is None else bold_if(difference, difference.is_significant)
         rows.append([label, percent(sparsity), str(cell.seeds), accuracy, shown])
     return Table(title, ("method", "pruned", "seeds", "accuracy", "minus global magnitude"), rows)

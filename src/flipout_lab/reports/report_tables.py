@@ -23,7 +23,7 @@ from .seed_statistics import (
 )
 
 BOLD = (
-    "Bold: the highest mean. ≈: not shown to be lower than that, because the 95 % interval of the difference, paired "
+    "Bold: the highest mean. ≈: not significantly lower than that, because the 95 % interval of the difference, paired "
     "by seed, contains 0, or there are too few seeds."
 )
 INTERPOLATED = (
@@ -75,7 +75,7 @@ def accuracy_table(title: str, runs: Sequence[Record]) -> Table:
 
 
 def _compared(column: Mapping[str, Cell]) -> dict[str, str]:
-    """The entries of a column: the best is bold, and those that it is not shown to beat are marked."""
+    """The entries of a column: the best is bold, and those that it does not significantly beat are marked."""
     top, level = best(column), level_with_best(column)
     return {label: bold_if(f"{cell}{' ≈' if label in level else ''}", label == top) for label, cell in column.items()}
 
@@ -95,7 +95,7 @@ def paired_differences(runs: Sequence[Record]) -> dict[str, dict[float, PairedDi
 def paired_table(title: str, runs: Sequence[Record]) -> Table | None:
     """Methods by sparsity: the difference to global magnitude. None if nothing can be compared with it."""
     found = paired_differences(runs)
-    rows = {label: {s: bold_if(each, each.is_shown) for s, each in row.items()} for label, row in found.items()}
+    rows = {label: {s: bold_if(each, each.is_significant) for s, each in row.items()} for label, row in found.items()}
     return by_sparsity(title, rows, PAIRED_NOTE, first="minus global magnitude", absent="") if rows else None
 
 

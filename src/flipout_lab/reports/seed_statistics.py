@@ -29,6 +29,7 @@ class PairedDifference:
     """Differences of two methods, one for each seed that both have."""
 
     values: tuple[float, ...]
+    rejected: bool = False  # not significant among the comparisons that it was made together with; see `holm`
 
     @property
     def mean(self) -> float:
@@ -44,16 +45,28 @@ class PairedDifference:
         return self.mean - half, self.mean + half
 
     @property
-    def is_shown(self) -> bool:
+    def p_value(self) -> float:
+        """How likely a mean this far from 0 is by chance: the t-test of two sides; 1 with fewer than three seeds."""
+        from scipy.special import stdtr
+
+        if len(self.values) < FEWEST:
+            return 1.0
+        error = statistics.stdev(self.values) / math.sqrt(len(self.values))
+        if error == 0:
+            return float(self.mean == 0)
+        return 2 * float(stdtr(len(self.values) - 1, -abs(self.mean) / error))
+
+    @property
+    def is_significant(self) -> bool:
         return self.is_positive or self.is_negative
 
     @property
     def is_positive(self) -> bool:
-        return self.interval is not None and self.interval[0] > 0
+        return self.interval is not None and self.interval[0] > 0 and not self.rejected
 
     @property
     def is_negative(self) -> bool:
-        return self.interval is not None and self.interval[1] < 0
+        return self.interval is not None and self.interval[1] < 0 and not self.rejected
 
     def __str__(self) -> str:
         if not self.values:
@@ -64,6 +77,20 @@ class PairedDifference:
         # An end that is close to 0 shows on which side it is.
         digits = 2 if min(abs(low), abs(high)) >= 0.005 or low == high else 3
         return f"{self.mean:+.2f} ({low:+.{digits}f} to {high:+.{digits}f})"
+
+
+def holm(differences: Sequence[PairedDifference]) -> list[PairedDifference]:
+    """The same differences, corrected for their number: with 95 % confidence none of them is significant by chance.
+
+    Holm's method: the k-th smallest of n p-values must be below 5 % / (n - k + 1), and so must all before it.
+    Comparisons with fewer than three seeds decide nothing, and do not count.
+    """
+    tested = [number for number, each in enumerate(differences) if each.interval is not None]
+    corrected, rejected = list(differences), False
+    for rank, number in enumerate(sorted(tested, key=lambda number: differences[number].p_value)):
+        rejected |= differences[number].p_value > (1 - CONFIDENCE) / (len(tested) - rank)
+        corrected[number] = replace(differences[number], rejected=rejected)
+    return corrected
 
 
 @dataclass(frozen=True)
@@ -222,7 +249,7 @@ def best(column: Mapping[str, Cell]) -> str | None:
 
 
 def level_with_best(column: Mapping[str, Cell]) -> set[str]:
-    """The labels that the best one is not shown to beat, also for want of seeds."""
+    """The labels that the best one does not significantly beat, also for want of seeds."""
     top = best(column)
     others = {label: cell for label, cell in column.items() if cell.values and label != top}
     return {label for label, cell in others.items() if top is not None and not beats(column[top], cell)}

@@ -183,8 +183,8 @@ def test_verdicts_are_counted_and_written_out() -> None:
     level = [*results("flipout-paper", [80, 81, 82]), *results("magnitude", [79, 81, 82])]
     single = [*results("flipout-paper", [80], 0.9999), *results("magnitude", [70], 0.9999)]
     text = render_results_page([Records("test", (*level, *single))], "x")
-    assert "2 comparisons: not shown (1), cannot be said here (1)." in text
-    assert "**not shown**. 99.9 %: FlipOut 81.00 ± 1.00" in text
+    assert "2 comparisons: not significant (1), cannot be said here (1)." in text
+    assert "**not significant**. 99.9 %: FlipOut 81.00 ± 1.00" in text
     assert "+0.33 (-1.10 to +1.77)" in text
     assert "**cannot be said here**. 99.99 %: FlipOut 80.00, " in text
 

@@ -35,7 +35,7 @@ def row(*given: Record) -> dict[str, str]:
     [
         ([74, 75.1, 76], "FlipOut"),
         ([64, 65.1, 66], "global magnitude"),
-        ([69, 72, 72], "either: no difference shown"),
+        ([69, 72, 72], "either: no significant difference"),
         ([74], "cannot be said: one seed"),
         ([74, 75.1], "cannot be said: two seeds"),
     ],
@@ -112,7 +112,7 @@ def test_only_our_schedule_and_the_test_set_count() -> None:
     paper = [*runs("magnitude", [50, 51, 52], schedule="paper"), *runs("flipout", [90, 91, 92], schedule="paper")]
     held_out = [*runs("magnitude", [10, 11], validate=True), *runs("flipout", [90, 91], validate=True)]
     smoke = [*runs("magnitude", [10], "smoke test", epochs=1), *runs("flipout", [90], "smoke test", epochs=1)]
-    assert row(*ours, *paper, *held_out, *smoke)["use"] == "either: no difference shown"
+    assert row(*ours, *paper, *held_out, *smoke)["use"] == "either: no significant difference"
     assert choice_table("", [*paper, *held_out, *smoke]) is None
 
 

@@ -11,7 +11,7 @@ from scipy.stats import ttest_1samp
 
 from flipout_lab.reports.records import Record
 from flipout_lab.reports.report_tables import paired_differences, paired_table
-from flipout_lab.reports.seed_statistics import PairedDifference
+from flipout_lab.reports.seed_statistics import PairedDifference, holm
 from flipout_lab.runs.settings import validated
 
 
@@ -30,14 +30,33 @@ def test_the_interval_is_students(values: list[float]) -> None:
         assert difference.interval == pytest.approx((expected.low, expected.high))
     assert difference.interval is not None
     low, high = difference.interval
-    assert difference.is_shown == (low > 0 or high < 0)
+    assert difference.is_significant == (low > 0 or high < 0)
 
 
 def test_fewer_than_three_seeds_show_nothing() -> None:
-    assert not PairedDifference((5.0,)).is_shown
-    assert not PairedDifference((5.0, 5.001)).is_shown
+    assert not PairedDifference((5.0,)).is_significant
+    assert not PairedDifference((5.0, 5.001)).is_significant
     assert str(PairedDifference((5.0,))) == "+5.00 (one seed)"
     assert str(PairedDifference((5.0, 5.0))) == "+5.00 (two seeds)"
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.integers(-9, 99), min_size=1, max_size=6), max_size=8))
+def test_holms_correction_against_adjusted_p_values(families: list[list[int]]) -> None:
+    differences = [PairedDifference(tuple(map(float, values))) for values in families]
+    tested = [each for each in differences if len(each.values) >= 3]
+    for each in tested:
+        if statistics.stdev(each.values):
+            assert each.p_value == pytest.approx(ttest_1samp(each.values, 0).pvalue, abs=1e-12)
+    ordered = sorted(each.p_value for each in tested)
+
+    def adjusted(p: float) -> float:
+        return max((len(ordered) - rank) * q for rank, q in enumerate(ordered) if q <= p)
+
+    for each, corrected in zip(differences, holm(differences), strict=True):
+        expected = each in tested and adjusted(each.p_value) <= 0.05
+        assert corrected.is_significant == expected
+        assert corrected.interval == each.interval
 
 
 def test_an_end_close_to_zero_shows_its_side() -> None:
