@@ -67,12 +67,10 @@ class Training:
         """For each timed step: its time over that of the dense network just before it."""
         if method == "dense":
             return
-        early = method.endswith("early end")
-        end = EARLY_END if early else 0.5
-        chances = flipout.SecondChances() if method == "default" else None
+        end = 0.5 if method in ("default", "permanent") else EARLY_END
+        chances = {"default": flipout.SecondChances(), "fast": flipout.SecondChances(calm=0.3)}.get(method)
         floor = FLOOR.get(f"{network}-{sparsity}", 0) if width == 1 else 0
         options |= {"end": end, "second_chances": chances, "floor": floor}
-        options["compile"] = True  # as in a long training
         self.pruner = flipout.FlipOut(self.model, self.optimizer, sparsity=sparsity, steps=steps, **options)
         plan = flipout.Geometric(sparsity, REAL_STEPS, window=(0.05, end)).plan(10**6)
         self.prunings = len(plan if chances is None else chances.extend(plan, REAL_STEPS))

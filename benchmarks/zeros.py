@@ -1,10 +1,13 @@
 """`make bench-zeros`: what scattered zeros are worth on a CPU, in inference and in training.
 
-VGG19 and ResNet18 at their full width. Inference is measured on one thread, with weights that FlipOut pruned in a short
-training: the dense network, in the faster of both memory layouts, and onnxruntime on it, against `export.accelerate`.
-Training is measured with batches of 128, as `make bench-train` does it: the schedule of a training, with prunings until
-20 % of it, is compressed into `--steps` steps, and some of them are timed, each right after one of the dense network. A
-whole step is forward, backward, optimizer and pruner. From the ratios follows the time of a training of 30 epochs.
+VGG19 and ResNet18 at their full width. Where the zeros are decides as much as how many there are: each row is measured
+with weights that are ranked over the whole network, which leaves the first layers nearly dense, and with the same
+sparsity in every layer (`-layer` in its name). Inference is measured on one thread, with weights that FlipOut pruned in
+a short training: the dense network, in the faster of both memory layouts, and onnxruntime on it, against
+`export.accelerate`. Training is measured with batches of 128, as `make bench-train` does it: the schedule of a
+training, with prunings until 20 % of it, is compressed into `--steps` steps, and some of them are timed, each right
+after one of the dense network. A whole step is forward, backward, optimizer and pruner. From the ratios follows the
+time of a training of 30 epochs.
 
 The ratios are written to benchmarks/zeros.json as `{figure: {network-sparsity: number}}` after each row, and drawn at
 the end. `--resume` keeps the rows that are there. `--only real` trains for one epoch with and without sparse kernels,
@@ -24,7 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from rich.console import Console
@@ -44,17 +47,23 @@ from .export import FLOOR
 from .shrinking import BATCH, EARLY_END, NETWORKS, REAL_STEPS, Training, images_and_labels, train
 from .zeros_figures import PICTURE, draw, tables
 
+Scope = Literal["global", "layer"]
+
 OUT = Path(__file__).with_name("zeros.json")
 INFERENCE_SPARSITIES = (0.8, 0.9, 0.95, 0.99, 0.999)
 BATCHES = {1: 15, 32: 5}  # batch size: repetitions of each timing
 SHORT_BATCH, STEPS_OF_A_SPARSITY, CALIBRATED = 32, 8, 10
-EARLY, LATE = "permanent, early end", "default"
+EARLY, LATE, FAST = "permanent, early end", "default", "fast"
+SCOPES: dict[str, Scope] = {"": "global", "-layer": "layer"}  # what is added to a name: what weights are ranked over
 TRAININGS = (
     ("resnet18", "", EARLY, False, (0.9, 0.95, 0.99)),
     ("resnet18", "", EARLY, True, (0.999,)),
     ("resnet18", "-second-chances", LATE, False, (0.99,)),
+    ("resnet18", "-fast", FAST, False, (0.99,)),
+    ("resnet18", "-layer", EARLY, False, (0.9, 0.95, 0.99)),
     ("vgg19", "", EARLY, False, (0.95, 0.99)),
     ("vgg19", "", EARLY, True, (0.999,)),
+    ("vgg19", "-layer", EARLY, False, (0.95, 0.99)),
 )
 """The network, what is added to its name, how weights are pruned, whether it is shrunk, and the sparsities."""
 REAL_RUN: dict[str, Any] = {
@@ -107,7 +116,7 @@ class SparseTraining(Training):
         return super().whole(dense_step) + once / (REAL_STEPS * dense_step)
 
 
-def pruned_networks(network: str, width: float, batches: Batches) -> Iterator[tuple[float, nn.Module]]:
+def pruned_networks(network: str, width: float, scope: Scope, batches: Batches) -> Iterator[tuple[float, nn.Module]]:
     """A network that FlipOut prunes further and further, a few steps for each sparsity.
 
     The statistics of its norms are updated after each pruning.
@@ -115,9 +124,10 @@ def pruned_networks(network: str, width: float, batches: Batches) -> Iterator[tu
     torch.manual_seed(0)
     model = build(network, width=width)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
-    floor, steps = FLOOR if width == 1 else 0, STEPS_OF_A_SPARSITY
+    floor, steps = FLOOR if width == 1 and scope == "global" else 0, STEPS_OF_A_SPARSITY
+    options: dict[str, Any] = {"scope": scope, "floor": floor, "steps": steps, "compile": False}
     for sparsity in INFERENCE_SPARSITIES:
-        pruner = flipout.PaperFlipOut(model, optimizer, sparsity=sparsity, steps=steps, floor=floor, compile=False)
+        pruner = flipout.PaperFlipOut(model, optimizer, sparsity=sparsity, **options)
         for _ in range(steps):
             x, y = next(batches)
             nn.functional.cross_entropy(model(x[:SHORT_BATCH]), y[:SHORT_BATCH]).backward()
@@ -209,18 +219,21 @@ def main() -> None:
             console.print(figure, numbers)
         write_json(given.out, results)
 
-    def measure_inference(network: str, sizes: Sequence[int]) -> None:
-        names = [f"{network}-{sparsity}-batch{size}" for sparsity in INFERENCE_SPARSITIES for size in sizes]
+    def measure_inference(network: str, suffix: str, sizes: Sequence[int]) -> None:
+        names = [f"{network}-{sparsity}{suffix}-batch{size}" for sparsity in INFERENCE_SPARSITIES for size in sizes]
         if all(is_done("inference_dense_over_sparse", name) for name in names):
             return
         images = torch.cat([next(batches)[0] for _ in range(-(-max(sizes) // given.batch))])
         torch.set_num_threads(1)
         with onnx_session(build(network, width=given.width).eval(), images) as session:
             torch.set_num_threads(threads)
-            for sparsity, model in pruned_networks(network, given.width, batches):
+            for sparsity, model in pruned_networks(network, given.width, SCOPES[suffix], batches):
+                if not export.effective_weights(model, images[:1]).effective:
+                    console.print(f"{network}-{sparsity}{suffix}: no path from the input to the output is left")
+                    continue
                 torch.set_num_threads(1)
                 for size in sizes:
-                    name = f"{network}-{sparsity}-batch{size}"
+                    name = f"{network}-{sparsity}{suffix}-batch{size}"
                     if not is_done("inference_dense_over_sparse", name):
                         add(inference(name, model, session, images, size))
                 torch.set_num_threads(threads)
@@ -231,12 +244,15 @@ def main() -> None:
             for sparsity in sparsities if each == network else ():
                 name = f"{network}-{sparsity}{suffix}"
                 if not is_done("train_step_dense_over_sparse", name):
-                    ours = SparseTraining(network, given.width, method, sparsity, given.steps, shrinks=shrinks)
+                    scope = SCOPES["-layer" if suffix.startswith("-layer") else ""]
+                    ours = SparseTraining(
+                        network, given.width, method, sparsity, given.steps, shrinks=shrinks, scope=scope
+                    )
                     add(training(name, ours, dense, batches, partial(console.print, name)))
 
     for network in given.networks:
-        if given.only in (None, "inference"):
-            measure_inference(network, list(BATCHES))
+        for suffix in SCOPES if given.only in (None, "inference") else ():
+            measure_inference(network, suffix, list(BATCHES))
         if given.only in (None, "training"):
             measure_training(network)
     if given.only == "real":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import product
 from pathlib import Path
 
 from flipout_lab.reports.matplotlib_figures import Drawing
@@ -19,8 +20,11 @@ CURVES = (
     ("inference_dense_over_sparse", "-batch1", "inference, batch 1, one thread", "#0072b2"),
     ("inference_dense_over_sparse", "-batch32", "inference, batch 32, one thread", "#56b4e9"),
     ("train_step_dense_over_sparse", "", "a training step, batch 128, two threads", "#009e73"),
-    ("train_time_dense_over_sparse", "", "a whole training, prunings until 20 %", "#e69f00"),
 )
+STYLES = {"-layer": ("o-", ", the same sparsity in every layer"), "": ("o--", ", weights ranked over the network")}
+"""For what is added to the name of a network: how its line looks, and what is added to its label."""
+
+TITLES = {"resnet18": "ResNet18 on CIFAR-10", "vgg19": "VGG19 on CIFAR-10"}
 
 Results = Mapping[str, Mapping[str, float]]
 
@@ -42,19 +46,15 @@ def _table(results: Results, part: str) -> str:
 
 def draw(path: Path, results: Results, network: str = "resnet18") -> None:
     """Draw how many times as fast a network is, over its sparsity."""
-    with Drawing(path, f"{network}: dense time / time with sparse kernels, CPU, float32") as axes:
+    with Drawing(path, f"{TITLES[network]}: dense time / time with sparse kernels, CPU, float32") as axes:
         axes.axhline(1, color="#333333", linestyle=":", linewidth=1, label="dense")
-        for figure, suffix, label, colour in CURVES:
-            points = sorted(points_of(results.get(figure, {}), network, suffix))
+        for (figure, suffix, label, colour), (scope, (style, words)) in product(CURVES, STYLES.items()):
+            points = sorted(points_of(results.get(figure, {}), network, scope + suffix))
             if points:
-                axes.plot(
-                    [1 - sparsity for sparsity, _ in points],
-                    [ratio for _, ratio in points],
-                    "o-",
-                    color=colour,
-                    label=label,
-                )
-        axes.set(xlabel="sparsity (%)", ylabel="times as fast", xscale="log", yscale="log")
+                densities, ratios = [1 - sparsity for sparsity, _ in points], [ratio for _, ratio in points]
+                axes.plot(densities, ratios, style, color=colour, label=label + words)
+        # The legend is above the lines.
+        axes.set(xlabel="sparsity (%)", ylabel="times as fast", xscale="log", yscale="log", ylim=(0.9, 90))
         shown = [0.2, 0.1, 0.05, 0.01, 0.001]
         axes.set_xticks(shown, [f"{100 * (1 - density):g}" for density in shown])
         axes.set_yticks([1, 2, 4, 8, 16], ["1", "2", "4", "8", "16"])
