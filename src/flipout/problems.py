@@ -99,6 +99,7 @@ Need = Literal[
     "own form",  # the method decides what happens to pruned weights, or to gradients
     "own prune",  # the method carries out an event in its own way
     "own events",  # the method does something of an event in its own way, so it may read weights that are removed
+    "own records",  # the method records events in its own way
     "pruned gradients",  # something needs the gradients of pruned weights until the last pruning
     "pruned gradients always",  # and after it
     "whole scores",  # a score may depend on other weights than its own
@@ -123,6 +124,7 @@ INCOMPATIBLE: dict[tuple[Need, Capability], str] = {
     ("own form", "shrinking"): "Train without shrinking",
     ("own choice", "shrinking"): "Wait until pruner.finished",
     ("own events", "shrinking"): "Wait until pruner.finished",
+    ("own records", "shrinking"): "Wait until pruner.finished",
     ("pruned gradients", "shrinking"): "Wait until pruner.finished",
     ("pruned gradients always", "shrinking"): (
         "If prunings alone read the statistic, declare that with `only_for_prunings = True` in its class, and wait "
@@ -141,7 +143,7 @@ OVERRIDDEN: list[tuple[str, Need, str]] = [
     ("prune", "own prune", "its own prune() decides what happens to pruned weights"),
     ("keep", "own events", "its own keep() may use weights that are removed"),
     ("score", "own events", "its own score() may use weights that are removed"),
-    ("record", "own events", "its own record() may use weights that are removed"),
+    ("record", "own records", "its own record() may use weights that are removed"),
     ("stepped", "whole network", "its own stepped() may use weights that are removed"),
     ("extra_state", "whole network", "its own extra_state() may hold weights that are removed"),
 ]
@@ -150,7 +152,7 @@ OVERRIDDEN: list[tuple[str, Need, str]] = [
 WHOLE_SCORES: dict[Need, str] = {"whole scores": "the scores of the criterion may depend on weights that are removed"}
 
 ENDS_WITH_THE_LAST_PRUNING = frozenset[Need](
-    {"own choice", "own prune", "own events", "pruned gradients", "whole scores", "whole units"}
+    {"own choice", "own prune", "own events", "own records", "pruned gradients", "whole scores", "whole units"}
 )
 """Needs that no longer matter to shrinking when the last pruning is done."""
 

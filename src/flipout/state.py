@@ -41,10 +41,10 @@ KINDS: dict[str, tuple[type, str]] = {
 }
 """What a state consists of."""
 
-OWN_COUNTS = frozenset[Need]({"whole network", "own prune", "own events"})
+OWN_COUNTS = frozenset[Need]({"whole network", "own prune", "own records"})
 """Methods with these needs may change masks without an event, or record events in their own way."""
 
-GROWTH = frozenset[Need]({"own choice", "own events"})
+GROWTH = frozenset[Need]({"own choice", "own events", "own records"})
 """Methods with these needs may keep more weights after an event than before it."""
 
 
@@ -113,7 +113,7 @@ def check_state(pruner: Host, state: Mapping[str, Any], *, starts_dense: bool) -
         for key, slot in state["form"][weight.name].items():
             if weight.view.key is None and slot.is_floating_point() and not slot.isfinite().all():
                 raise ValueError(f"form of {weight.name} of {key} in the state is not finite: the training diverged")
-    if "own events" not in pruner.needs():
+    if "own records" not in pruner.needs():
         _check_events(pruner, events, state["step"])
     _check_masks(pruner, state["masks"], events, starts_dense)
 

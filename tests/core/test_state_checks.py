@@ -130,6 +130,7 @@ OTHERS: list[tuple[str, Break, str]] = [
     ("lottery", put("extra", "early", "2.bias", lambda b: b[:1]), r"extra of early of 2\.bias.*\(1,\)"),
     ("lottery", put("extra", {}), "extra of early"),
     ("lottery", put("masks", "0.weight", torch.zeros_like), "next pruning"),
+    ("dynamic-sparse-training", put("masks", "0.weight", torch.zeros_like), r"mask of 0\.weight"),
     ("magnitude-uncertainty", drop("statistics", "std", "0.weight", "count"), r"std of 0\.weight of count"),
 ]
 

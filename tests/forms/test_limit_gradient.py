@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from flipout.forms.hidden import limit_gradient
+import flipout
+from flipout.forms.hidden import balance, limit_gradient
 from flipout.runtime.compiler import compiled
+from flipout.runtime.groups import Gathered
 
 FACTOR, TRUST = torch.tensor(0.5), torch.tensor(0.3)
 
@@ -45,3 +47,48 @@ def test_a_gradient_of_a_kept_weight_that_is_not_finite_stays_visible() -> None:
     limit_gradient(weight, grad, mask.to(torch.uint8), FACTOR, FACTOR, TRUST)
 
     assert grad.isnan().any()
+
+
+@pytest.mark.parametrize("gathered", [False, True])
+def test_balanced_gradients_are_those_of_units_over_their_layer(gathered: bool) -> None:
+    """The small layers of a network are worked on together; the factors are those of each unit by itself."""
+    torch.manual_seed(0)
+    size = 8 if gathered else 20_000
+    model = torch.nn.Sequential(torch.nn.Linear(size, 6), torch.nn.Linear(6, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    pruner = flipout.FlipOut(model, optimizer, sparsity=0.7, steps=40, compile=False)
+    for _ in range(12):
+        model(torch.randn(4, size)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert any(isinstance(group, Gathered) for group in pruner.work.groups) == gathered
+    for group in pruner.work.groups:
+        grads = torch.rand_like(group.values) + 1
+        before = grads.clone()
+
+        balance(group, grads)
+
+        seen = (grads / before).flatten().tolist()
+        wanted: list[float] = []
+        for weight in group.weights:
+            for row in weight.mask:
+                density = float(row.float().mean()) / float(weight.mask.float().mean())
+                wanted += [math.sqrt(density)] * row.numel()
+            if gathered:
+                wanted += [0.0] * (-len(wanted) % group.values.shape[1])  # rows are filled up
+        assert seen == pytest.approx(wanted, rel=1e-5)
+
+
+def test_a_layer_without_weights_keeps_its_gradients() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+    pruner = flipout.FlipOut(model, torch.optim.SGD(model.parameters(), lr=0.1), sparsity=0.5, steps=40, compile=False)
+    (first, *_) = pruner.work.groups
+    for weight in first.weights:
+        weight.mask.zero_()
+        weight.kept = 0
+    first.load()
+    grads = torch.ones_like(first.values)
+
+    balance(first, grads)
+
+    assert grads.eq(1).all()

@@ -65,6 +65,9 @@ class SecondChances:
         rate: the factor for the gradient of pruned weights, so that they learn more slowly.
         trust: the largest norm of the gradient of a unit (an output channel), relative to the norm of its weights,
             hidden ones included. It holds channels that have lost nearly all of their weights; infinity is no limit.
+        balance: whether the gradient of a unit is multiplied by the square root of its density over that of its layer
+            (SparseOpt, arXiv 2605.27541). Batch norm multiplies the gradient of a sparse channel with the inverse of
+            it, so that the sparsest channels would take the largest steps.
         smooth: whether kept weights are moved smoothly towards 0 by the threshold of their layer.
         calm: the factor for all gradients of the weights that are pruned, while the last choices are made: from 80 % of
             the prunings on, until the masks are frozen. For SGD it is a lower learning rate. It is not meant for Adam.
@@ -76,6 +79,7 @@ class SecondChances:
     share: float = 0.1
     rate: float = 0.5
     trust: float = 0.3
+    balance: bool = False
     smooth: bool = True
     calm: float = 1.0
     events: int = EVENTS
@@ -198,6 +202,21 @@ def shorten(grad: Tensor, scaled: Tensor, size: Tensor, length: Tensor, trust: T
     grad.copy_(scaled * torch.where(length > allowed, allowed / length, 1))
 
 
+def balance(group: Group, grads: Tensor) -> None:
+    """Multiply the gradient of each unit by the square root of its density over that of its layer, in place.
+
+    A layer without weights keeps its gradients, so that it can come back.
+    """
+    mask, view = group.mask.to(grads.dtype), group.weights[0].view
+    if view.spread:  # other ranks hold more of the same units
+        rows = [each.sum(tuple(range(1, each.ndim)), keepdim=True) for each in (mask, torch.ones_like(mask))]
+        left, size = view.sum_of_rows(torch.stack(rows))
+    else:
+        left, size = group.sums_of_units(mask), group.sums_of_units(torch.ones_like(mask))
+    density = group.spread([grads.new_tensor(weight.kept / weight.size) for weight in group.weights])
+    grads *= torch.where(density > 0, left / size / density, 1).sqrt()
+
+
 def _squares(tensor: Tensor) -> Tensor:
     """The sum of the squares of each unit, in a shape that is broadcast over it."""
     return tensor.square().sum(tuple(range(1, tensor.ndim)), keepdim=True)
@@ -245,6 +264,8 @@ class Hidden(Form):
             if work.noise is not None and work.noise.scale > 0:
                 add_noise(work.noise, work.kernels, group, grads, step, scale, hidden=True)
             self._limit(work, group, grads, scale)
+            if self.chances.balance:
+                balance(group, grads)
             if self.chances.calm < 1 and step >= self.calm_from:
                 grads.mul_(self.chances.calm)
             group.store_grads()
