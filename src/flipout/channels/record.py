@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from ..graph.comparison import output_leaves
 from ..graph.copies import UnsupportedNetworkError, evaluation_copy, first_line
 from ..modules import unwrapped
+from .structure import Structure
 
 PREFIX = "network."
 """The name of the network inside the module that is recorded."""
@@ -60,6 +61,9 @@ def record(
         kwargs: its keyword arguments.
         functional: whether no tensor may be read after it was changed in place, except as the result of that.
     """
+    structure = Structure(unwrapped(model), (tuple(args), dict(kwargs or {})))
+    if (known := _RECORDINGS.get((structure.text, functional))) is not None:
+        return known[1]
     network = evaluation_copy(unwrapped(model)).cpu()
     example = pytree.tree_map_only(Tensor, _on_cpu, copy.deepcopy((tuple(args), dict(kwargs or {}))))
     try:
@@ -85,7 +89,22 @@ def record(
             others[nodes[spec.arg.name]] = next(leaves)
         elif nodes[spec.arg.name] not in names:
             others[nodes[spec.arg.name]] = program.constants[str(spec.target)]
-    return Recording(program.graph_module, names, others)
+    found = Recording(program.graph_module, names, others)
+    _keep(structure, found, [True, False] if is_functional(program.graph) and not functional else [functional])
+    return found
+
+
+RECORDINGS = 8
+"""How many recordings are kept, for networks of the same structure."""
+_RECORDINGS: dict[tuple[bytes | None, bool], tuple[Structure, Recording]] = {}
+
+
+def _keep(structure: Structure, recording: Recording, kinds: list[bool]) -> None:
+    """Keep a recording for networks of the same structure, in place of the oldest ones."""
+    if structure.text is not None:
+        _RECORDINGS.update({(structure.text, kind): (structure, recording) for kind in kinds})
+        for old in list(_RECORDINGS)[:-RECORDINGS]:
+            del _RECORDINGS[old]
 
 
 def _on_cpu(tensor: Tensor) -> Tensor:

@@ -207,7 +207,7 @@ def card(
     """
     example = tuple(tensor.cpu() for tensor in as_example(example_input))
     dense = evaluation_copy(model).cpu().requires_grad_(False)
-    compacted, notes = compact_copy(dense, (example, {}), fixed_size=False)
+    compacted, notes = compact_copy(dense, (example, {}))
     # Pruners are attached to the weights of the network itself, not to those of the copy.
     weights, one = count_effective(dense, example, weights_to_count(model)), inputs_like(example, 1)
     _check_batches(dense, example, batches)
