@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from flipout.channels.constants import readers, without_constants
 from flipout.channels.record import record
 from flipout.export import compact, effective_weights
-from tests.graph.networks import randomize
+from tests.channels.networks import randomize
 
 
 def constants(model: nn.Module, x: Tensor) -> dict[str, list[int]]:

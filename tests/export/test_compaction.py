@@ -8,8 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flipout_lab.models import MODELS, build
+from tests.channels.networks import Architect, randomize
 from tests.export.helpers import check, notes_of, numbers
-from tests.graph.networks import Architect, randomize
 
 SETTINGS = [(name, sparsity) for name in MODELS for sparsity in (0.9, 0.97, 0.999) if name != "densenet121"]
 

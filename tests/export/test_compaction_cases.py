@@ -15,8 +15,8 @@ from torch.nn import functional
 
 from flipout.export.compaction import CompactionReport, compact
 from flipout_lab.models import build
+from tests.channels.networks import randomize
 from tests.export.helpers import assert_same, check, notes_of, numbers, outputs, zero
-from tests.graph.networks import randomize
 
 
 def test_one_constant_that_meets_zero_padding_is_kept() -> None:

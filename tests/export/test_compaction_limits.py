@@ -12,8 +12,8 @@ from torch.nn import functional
 from torch.nn.utils import prune
 
 from flipout.export import accelerate, compact
+from tests.channels.networks import randomize
 from tests.export.helpers import assert_same, notes_of, outputs, zero
-from tests.graph.networks import randomize
 
 
 class Net(nn.Module):

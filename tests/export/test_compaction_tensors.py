@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from flipout.channels.comparison import describe_difference
 from flipout.export import accelerate, compact
 from flipout.export.compaction import CompactionReport
-from flipout.graph.comparison import describe_difference
+from tests.channels.networks import randomize
 from tests.export.helpers import assert_same, notes_of, numbers, zero
 from tests.export.test_compaction_limits import Net
-from tests.graph.networks import randomize
 
 
 def with_a_parameter(net: Net, y: Tensor) -> Tensor:

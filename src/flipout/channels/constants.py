@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.conv import _ConvNd
 
-from ..graph.copies import independent_copy
+from .copies import independent_copy
 from .flow import Flow
 from .graph import ChannelGraph
 from .labels import Value

@@ -17,9 +17,9 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils.parametrize import ParametrizationList
 from torch.utils import _pytree as pytree
 
-from ..graph.comparison import Example, as_example
-from ..graph.copies import UnsupportedNetworkError
 from ..modules import plain_name, unwrapped
+from .comparison import Example, as_example
+from .copies import UnsupportedNetworkError
 from .flow import Flow, connections
 from .record import Recording, record
 from .values import Values

@@ -18,14 +18,14 @@ from torch import Tensor, fx, nn
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
-from ..graph.comparison import output_leaves
-from ..graph.copies import UnsupportedNetworkError, evaluation_copy, first_line
 from ..modules import unwrapped
+from .comparison import output_leaves
+from .copies import UnsupportedNetworkError, evaluation_copy, first_line
 from .structure import Structure
 
 PREFIX = "network."
 """The name of the network inside the module that is recorded."""
-PACKAGES = ("/torch/", "/flipout/channels/", "/flipout/graph/")
+PACKAGES = ("/torch/", "/flipout/channels/")
 """Files that are not the user's code."""
 
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.conv import _ConvTransposeNd
 
-from ..graph.copies import has_hooks, independent_copy
 from ..modules import groups_of
 from .constants import ConstantFlow
+from .copies import has_hooks, independent_copy
 from .graph import Indices
 from .record import Recording, record
 from .resize import resize

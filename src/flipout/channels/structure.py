@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from ..graph.copies import has_hooks
+from .copies import has_hooks
 
 INTERNAL = frozenset(vars(nn.Module()))
 

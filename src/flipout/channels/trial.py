@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from ..graph.comparison import EquivalenceCheck
-from ..graph.copies import UnsupportedNetworkError, first_line, independent_copy
+from .comparison import EquivalenceCheck
+from .copies import UnsupportedNetworkError, first_line, independent_copy
 from .graph import ChannelGraph
 from .record import without_cache
 from .resize import GUESSES, Guess, changed_sizes, families, resize

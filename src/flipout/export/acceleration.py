@@ -12,11 +12,18 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from ..channels.comparison import Example, as_example, batch_size, describe_difference, inputs_like
+from ..channels.copies import (
+    UnsupportedNetworkError,
+    evaluation_copy,
+    first_line,
+    has_hooks,
+    independent_copy,
+    without_printed_errors,
+)
 from ..channels.record import Recording, record
 from ..channels.rules import contractions
 from ..channels.rules.table import rule_of
-from ..graph.comparison import Example, as_example, batch_size, describe_difference, inputs_like
-from ..graph.copies import UnsupportedNetworkError, evaluation_copy, first_line, has_hooks, independent_copy
 from .compaction import attach_attributes, compact_copy
 from .layer_trials import (
     DENSE,
@@ -121,6 +128,8 @@ def _fastest_variant(
     notes: tuple[str, ...],
 ) -> nn.Module:
     """Return the fastest variant with the right outputs, unless the unchanged network is about as fast."""
+    for network in variants.values():
+        without_printed_errors(network)
     models = {
         name: AcceleratedModel(network, choices, example, channels_last=name == CHANNELS_LAST)
         for name, network in variants.items()

@@ -17,12 +17,12 @@ from torch import Tensor, fx, nn
 from torch.fx.graph_module import _USER_PRESERVED_ATTRIBUTES_KEY as PRESERVED
 from torch.nn.modules.conv import _ConvNd
 
+from ..channels.comparison import Arguments, Example, as_arguments
 from ..channels.constants import without_constants
+from ..channels.copies import UnsupportedNetworkError, evaluation_copy
 from ..channels.graph import ChannelGraph
 from ..channels.scatter import with_scattered_channels
 from ..channels.trial import Comparison, Trial, unread
-from ..graph.comparison import Arguments, Example, as_arguments
-from ..graph.copies import UnsupportedNetworkError, evaluation_copy
 from ..text_table import table
 
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..channels.comparison import Example, as_example, inputs_like
+from ..channels.copies import evaluation_copy, first_line
 from ..channels.live_paths import count_effective
-from ..graph.comparison import Example, as_example, inputs_like
-from ..graph.copies import evaluation_copy, first_line
 from ..modules import unwrapped
 from ..text_table import table
 from .acceleration import accelerate

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..channels.copies import UnsupportedNetworkError
 from ..channels.live_paths import LivePaths
-from ..graph.copies import UnsupportedNetworkError
 from ..problems import DeadFirstWarning, Need, warn
 from ..ranking import choose_dead_first
 from ..runtime.example_call import ExampleCall

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
+from flipout.channels.copies import UnsupportedNetworkError
 from flipout.channels.live_paths import LivePaths, effective_weights
-from flipout.graph.copies import UnsupportedNetworkError
 from flipout_lab.models import build
-from tests.graph.networks import BLOCKS, UNDERSTOOD
-from tests.graph.path_search import live_weights, smooth_network
+from tests.channels.networks import BLOCKS, UNDERSTOOD
+from tests.channels.path_search import live_weights, smooth_network
 
 WITHOUT_PRODUCTS = tuple(kind for kind in UNDERSTOOD if kind != "gated")
 SEEDS, SPARSITIES = st.integers(0, 1 << 30), st.sampled_from([0.0, 0.5, 0.8, 0.9, 0.95, 0.99])
