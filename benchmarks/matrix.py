@@ -21,9 +21,9 @@ from torch import Tensor, nn
 import flipout
 from benchmarks.architectures import ARCHITECTURES
 from flipout import export
+from flipout.channels.comparison import describe_difference, output_leaves
 from flipout.channels.graph import ChannelGraph
 from flipout.channels.record import without_cache
-from flipout.graph.comparison import describe_difference, output_leaves
 
 STEPS = 8
 

@@ -72,7 +72,7 @@ def test_no_room_imports_itself_through_others() -> None:
 
 
 CORE = ROOMS - {"aim", "export", "integrations", "methods", "one_shot", "lab", "cli"}
-MATHEMATICS = {"graph", "numerics", "random_numbers", "ranking", "statistics", "views"}
+MATHEMATICS = {"channels", "numerics", "random_numbers", "ranking", "statistics", "views"}
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from . import guards, problems
+from .channels.comparison import Example
 from .criteria import Criterion, is_elementwise
 from .events import Event, Progress, Selection, warn_of_dead_layers
 from .forms import Form, Hidden, SecondChances, as_second_chances
-from .graph.comparison import Example
 from .kernels import SparseKernelsChoice, as_sparse_kernels, step_loops
 from .modules import named_tensors
 from .problems import Capability, Need

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from .channels.comparison import Example, as_example
+from .channels.live_paths import effective_weights
 from .events import Event
-from .graph.comparison import Example, as_example
-from .graph.live_paths import effective_weights
 from .modules import is_transposed
 from .schedules import Pruning
 from .text_table import table

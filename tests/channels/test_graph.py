@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from flipout.channels.copies import UnsupportedNetworkError
 from flipout.channels.graph import ChannelGraph
 from flipout.channels.labels import FIXED
-from flipout.graph.copies import UnsupportedNetworkError
 
 
 def graph(model: nn.Module, *shape: int) -> ChannelGraph:

@@ -11,8 +11,8 @@ from torch import nn
 from flipout.channels.graph import ChannelGraph
 from flipout.channels.trial import Trial, unread
 from tests.attacks import seeds
-from tests.graph.attack_networks import AttackArchitect
-from tests.graph.networks import Architect, randomize
+from tests.channels.attack_networks import AttackArchitect
+from tests.channels.networks import Architect, randomize
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from flipout.graph.live_paths import LivePaths
+from flipout.channels.live_paths import LivePaths
 from tests.devices.fake_device import FactoriesOnDevice, FakeTensorOnDevice, syncs
 from tests.devices.test_devices import Run, assert_same, deep_mlp, to_device
 from tests.helpers import mlp

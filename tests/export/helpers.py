@@ -39,10 +39,7 @@ def check(model: nn.Module, shape: tuple[int, ...], other_size: tuple[int, ...] 
     for size in (shape, other_size or shape):
         assert_same(model, small, torch.randn(3, *size, dtype=torch.float64))
     assert numbers(compact(small, torch.randn(1, *shape, dtype=torch.float64))) == numbers(small)
-    fixed = compact(model, torch.randn(1, *shape, dtype=torch.float64), fixed_size=True)
-    assert not any(note.startswith("nothing was removed") for note in notes_of(fixed))
-    assert_same(model, fixed, torch.randn(3, *shape, dtype=torch.float64))
-    assert numbers(fixed) <= numbers(small)
+    assert type(small) is type(model)
     return small
 
 

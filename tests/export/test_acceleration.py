@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from flipout.export import layer_trials
-from flipout.export.acceleration import CHANNELS_LAST, COMPACTED, SPARSE_LAYERS, UNCHANGED, accelerate, fold_norms
+from flipout.export.acceleration import CHANNELS_LAST, SPARSE_LAYERS, UNCHANGED, accelerate, fold_norms
 from flipout.export.layer_trials import DENSE, MIN_SPEEDUP_RATIO, AccelerationChoices, fastest_or_first
 from flipout.export.sparse_layers import SPARSE_CONVOLUTIONS, SparseLayer, sparse_forms
 from flipout.export.timing import Timing
@@ -135,18 +135,22 @@ def test_outputs_are_equal_for_every_batch_size(model: nn.Module, shape: tuple[i
     assert "the whole network" in str(fast.choices)
 
 
-class DiffersWhenTraced(nn.Module):
-    """Takes another branch while it is traced."""
+class DiffersWhenRecorded(nn.Module):
+    """Takes another branch while it is recorded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.relu() if type(x) is Tensor else x
+        x = self.layer(x)
+        return x.relu() if type(x) is Tensor else x * 0
 
 
 def test_a_form_with_different_outputs_is_not_chosen() -> None:
-    model, x = nn.Sequential(DiffersWhenTraced(), nn.Linear(4, 4)), torch.randn(2, 4)
+    model, x = nn.Sequential(DiffersWhenRecorded(), nn.Linear(4, 4)), torch.randn(2, 4)
     fast = accelerate(model, torch.ones(1, 4), repetitions=1)
     torch.testing.assert_close(fast(x), model(x))
-    assert set(choices_of(fast)[-1].tried) == {UNCHANGED, COMPACTED}  # which left it unchanged
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from flipout.channels.comparison import describe_difference
 from flipout.export import layer_trials
 from flipout.export.acceleration import CHANNELS_LAST, accelerate
 from flipout.export.formats import verify_outputs
 from flipout.export.model_card import card
 from flipout.export.sparse_layers import SparseLayer
-from flipout.graph.comparison import describe_difference
 from flipout.kernels.direct_layers import DirectLayer
 from tests.export.helpers import prune
 

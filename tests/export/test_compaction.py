@@ -8,8 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flipout_lab.models import MODELS, build
+from tests.channels.networks import Architect, randomize
 from tests.export.helpers import check, notes_of, numbers
-from tests.graph.networks import Architect, randomize
 
 SETTINGS = [(name, sparsity) for name in MODELS for sparsity in (0.9, 0.97, 0.999) if name != "densenet121"]
 
@@ -24,7 +24,7 @@ def test_the_networks_of_the_lab(name: str, sparsity: float) -> None:
     assert numbers(small) < numbers(model)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 @given(st.integers(0, 1 << 30), st.sampled_from([0.0, 0.5, 0.8, 0.9, 0.95, 0.99, 1.0]))
 @example(17491, 1.0)  # all weights are zero, and only the cost of a channel decides which is kept
 def test_random_networks(seed: int, sparsity: float) -> None:

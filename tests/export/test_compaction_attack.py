@@ -8,9 +8,9 @@ from torch import nn
 
 from flipout.export import effective_weights
 from tests.attacks import seeds
+from tests.channels.attack_networks import AttackArchitect
+from tests.channels.networks import randomize
 from tests.export.helpers import check
-from tests.graph.attack_networks import AttackArchitect
-from tests.graph.networks import randomize
 
 NETWORKS = 150
 SPARSITIES = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99, 1.0)

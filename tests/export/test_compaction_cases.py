@@ -15,8 +15,8 @@ from torch.nn import functional
 
 from flipout.export.compaction import CompactionReport, compact
 from flipout_lab.models import build
+from tests.channels.networks import randomize
 from tests.export.helpers import assert_same, check, notes_of, numbers, outputs, zero
-from tests.graph.networks import randomize
 
 
 def test_one_constant_that_meets_zero_padding_is_kept() -> None:
@@ -26,7 +26,6 @@ def test_one_constant_that_meets_zero_padding_is_kept() -> None:
     zero(model[0], [0, 1, 2, 3])  # type: ignore[index]
     small = check(model, (2, 8, 8))
     assert outputs(small) == [3, 3, 1]
-    assert outputs(compact(model, torch.randn(1, 2, 8, 8).double(), fixed_size=True)) == [2, 3, 1]
 
 
 @pytest.mark.parametrize("after", [{"padding": 0}, {"padding": 1, "padding_mode": "circular"}], ids=str)
@@ -88,8 +87,8 @@ def test_a_dead_branch_is_removed() -> None:
     model = randomize(Block(), 0)
     zero(model.conv, list(range(8)))  # type: ignore[arg-type]
     small = check(model, (3, 6, 6), (3, 9, 7))
-    assert outputs(small) == [8, 0, 2]
-    assert "conv" not in dict(small.named_modules())
+    assert outputs(small) == [8, 1, 2]  # a tensor cannot be without channels
+    assert numbers(small) < numbers(model)
 
 
 @pytest.mark.parametrize("name", ["mlp", "conv-6", "resnet18"])
@@ -126,8 +125,8 @@ def test_functions_and_omitted_arguments() -> None:
     zero(model.head, [], [0, 1, 2])  # type: ignore[arg-type]
     small = check(model, (1, 8, 8))
     assert outputs(small) == [4, 4, 7, 3]  # one constant meets zero padding and is kept
-    assert ["log_softmax" in note for note in notes_of(small)] == [False, True]
-    assert "scale is fixed to None" in notes_of(small)[0]
+    (note,) = notes_of(small)
+    assert "without scale" in note
 
 
 class Sequence(nn.Module):
@@ -146,7 +145,9 @@ def test_features_on_the_last_axis() -> None:
     zero(model.up, [0, 1, 2, 3, 4])  # type: ignore[arg-type]
     zero(model.down, [2, 3], [5, 6])  # type: ignore[arg-type]
     small = check(model, (7, 6), (4, 6))
-    assert outputs(small) == [13, 4]
+    assert outputs(small) == [13, 6]
+    zero(model.down, [0, 1, 2, 3])  # type: ignore[arg-type]
+    assert outputs(check(model, (7, 6), (4, 6))) == [13, 2]
 
 
 class Twice(nn.Module):
@@ -188,22 +189,10 @@ def test_layers_with_hooks_or_parametrizations_are_left_unchanged() -> None:
 
 
 class Mean(nn.Module):
-    """Cannot be traced, because it branches on its input."""
+    """Cannot be recorded, because it branches on its input."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x if x.mean() > 0 else -x
-
-
-def test_a_module_that_cannot_be_traced_is_left_unchanged() -> None:
-    model = randomize(
-        nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), Mean(), nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 2)),
-        0,
-    )
-    zero(model[2], [], [0, 1])  # type: ignore[index]
-    zero(model[6], [], [0])  # type: ignore[index]
-    small = check(model, (4,))
-    assert outputs(small) == [4, 5, 5, 2]
-    assert ["3 (Mean)" in note for note in notes_of(small)] == [True, True]
 
 
 class ReadAgain(nn.Module):

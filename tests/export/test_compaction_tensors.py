@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from flipout.channels.comparison import describe_difference
 from flipout.export import accelerate, compact
 from flipout.export.compaction import CompactionReport
-from flipout.graph.comparison import describe_difference
+from tests.channels.networks import randomize
 from tests.export.helpers import assert_same, notes_of, numbers, zero
 from tests.export.test_compaction_limits import Net
-from tests.graph.networks import randomize
 
 
 def with_a_parameter(net: Net, y: Tensor) -> Tensor:
@@ -47,43 +47,13 @@ class Prototypes(nn.Module):
         return out
 
 
-@pytest.mark.parametrize("fixed_size", [False, True])
-def test_layers_that_read_parameters(fixed_size: bool) -> None:
+def test_layers_that_read_parameters() -> None:
     net = randomize(Prototypes(), 0).eval().double()
     zero(net.first, list(range(10)))  # type: ignore[arg-type]
     zero(net.get_submodule("embed.0"), [3])
-    small = compact(net, torch.randn(2, 4).double(), fixed_size=fixed_size)
+    small = compact(net, torch.randn(2, 4).double())
     assert_same(net, small, torch.randn(3, 4).double())
     assert numbers(small) < numbers(net)
-
-
-class Behind(nn.Module):
-    """A dead branch after an opaque operation, with other values at the borders."""
-
-    def __init__(self, unknown: nn.Module) -> None:
-        super().__init__()
-        self.dead, self.unknown, self.mixed = nn.Conv2d(2, 4, 3, padding=1), unknown, nn.Conv2d(4, 4, 3, padding=1)
-        self.live, self.last = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 2, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.mixed(self.unknown(self.dead(x))) * self.live(x))  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
-@pytest.mark.parametrize("unknown", [nn.PReLU(4, 0.3), nn.GroupNorm(1, 4)], ids=["PReLU", "GroupNorm"])
-def test_a_dead_branch_after_an_opaque_operation(unknown: nn.Module, dtype: torch.dtype) -> None:
-    net = randomize(Behind(unknown), 0).eval().to(dtype)
-    zero(net.dead, [0, 1, 2, 3])  # type: ignore[arg-type]
-    small = compact(net, torch.randn(1, 2, 6, 6).to(dtype), fixed_size=True)
-    assert numbers(small) < numbers(net)
-    assert {parameter.dtype for parameter in small.parameters()} == {dtype}
-    x = torch.randn(3, 2, 6, 6).to(dtype)
-    assert (
-        describe_difference(
-            net(x), small(x), 1e-9 if dtype == torch.float64 else 8 * torch.finfo(dtype).eps, global_share=1
-        )
-        is None
-    )
 
 
 class TwoReaders(nn.Module):
@@ -136,15 +106,6 @@ def test_outputs_of_any_kind() -> None:
         assert describe_difference(net(x), made(x), 1e-5) is None
         assert isinstance(made(x), Answer)
     assert numbers(compact(net, x)) < numbers(net)
-
-
-def test_a_stored_map_is_not_used_if_it_is_larger_than_the_network() -> None:
-    net = randomize(nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 32, 3, padding=1), nn.Conv2d(32, 2, 1)), 0).eval()
-    zero(net[0], [2, 3])  # type: ignore[index]
-    x = torch.randn(1, 1, 64, 64)
-    fixed = compact(net, x, fixed_size=True)
-    assert describe_difference(net(x), fixed(x), 1e-5) is None
-    assert sum(buffer.numel() for buffer in fixed.buffers()) < numbers(net)
 
 
 def test_a_layer_whose_weight_is_read_without_a_call_is_kept() -> None:

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from flipout.channels.live_paths import effective_weights
 from flipout.export import compact
-from flipout.graph.live_paths import effective_weights
 from flipout.runtime.example_call import ExampleCall
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import flipout
-from flipout.graph.live_paths import effective_weights
+from flipout.channels.live_paths import effective_weights
 from tests.helpers import assert_masked, batches, convnet, cross_entropy, make, mlp, sgd, train
 
 SCHEDULED = ["flipout", "magnitude", "random", "magnitude-uncertainty", "hoyer-square", "lottery"]
@@ -205,7 +205,7 @@ class Counting(nn.Module):
 
 
 class Branching(nn.Module):
-    """Makes a decision by the values of a tensor, which cannot be traced."""
+    """Makes a decision by the values of a tensor, which cannot be recorded."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -216,30 +216,34 @@ class Branching(nn.Module):
         return y if y.sum() > 0 else 2 * y
 
 
-@pytest.mark.parametrize(
-    ("model", "number", "reason"),
-    [
-        (Counting(mlp()), 1, "number of type int"),
-        (Branching(), None, "traced"),
-    ],
-)
-def test_a_network_that_cannot_be_analysed(model: nn.Module, number: int | None, reason: str) -> None:
-    model = copy.deepcopy(model)
+def test_a_network_that_cannot_be_recorded() -> None:
+    model = Branching()
     optimizer = sgd(model)
     pruner = make("magnitude", model, optimizer, sparsity=0.95, dead_first=True)
     plain = run(mlp(), sparsity=0.95, dead_first=False)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        for x, y in batches(40):
-            optimizer.zero_grad()
-            output = model(x) if number is None else model(x, number)
-            cross_entropy(output, y).backward()
-            optimizer.step()
+        train(model, optimizer, 40)
     found = [str(each.message) for each in caught if each.category is flipout.DeadFirstWarning]
     assert len(found) == 1
-    assert reason in found[0]
+    assert "recorded" in found[0]
     assert "dead_first=False" in found[0]
     assert pruner.nonzero == plain.nonzero
+
+
+@pytest.mark.parametrize(("args", "kwargs"), [((2,), {}), ((), {"number": 2})], ids=["number", "keyword"])
+def test_any_arguments_of_a_call(args: tuple[int, ...], kwargs: dict[str, int]) -> None:
+    model = Counting(mlp())
+    optimizer = sgd(model)
+    pruner = make("magnitude", model, optimizer, sparsity=0.95, dead_first=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", flipout.DeadFirstWarning)
+        for x, y in batches(40):
+            optimizer.zero_grad()
+            cross_entropy(model(x, *args, **kwargs), y).backward()
+            optimizer.step()
+    masks = {f"body.{name}": mask for name, mask in run(mlp(), sparsity=0.95).masks.items()}
+    assert all(torch.equal(mask, masks[name]) for name, mask in pruner.masks.items())
 
 
 def test_a_model_that_is_not_called_itself() -> None:

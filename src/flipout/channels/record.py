@@ -6,7 +6,9 @@ import contextlib
 import copy
 import io
 import logging
+import operator
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,14 +16,16 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.export.graph_signature import InputKind
+from torch.utils import _pytree as pytree
 
-from ..graph.comparison import output_leaves
-from ..graph.copies import UnsupportedNetworkError, evaluation_copy, first_line
 from ..modules import unwrapped
+from .comparison import output_leaves
+from .copies import UnsupportedNetworkError, evaluation_copy, first_line
+from .structure import Structure
 
 PREFIX = "network."
 """The name of the network inside the module that is recorded."""
-PACKAGES = ("/torch/", "/flipout/channels/", "/flipout/graph/")
+PACKAGES = ("/torch/", "/flipout/channels/")
 """Files that are not the user's code."""
 
 
@@ -32,26 +36,41 @@ class Recording:
     Args:
         module: the operations, a graph of functions of torch.
         tensors: the name of the parameter or buffer that each such input of the graph stands for.
+        others: the values of the other inputs of the graph: those of the example, and constants in the code.
     """
 
     module: fx.GraphModule
     tensors: Mapping[fx.Node, str]
+    others: Mapping[fx.Node, Any]
 
     @property
     def graph(self) -> fx.Graph:
         return self.module.graph
 
 
-def record(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Recording:
-    """Record a call of a network in evaluation mode. The network is not changed.
+def record(
+    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, *, functional: bool = False
+) -> Recording:
+    """Record a call of a network in evaluation mode, on the CPU. The network is not changed.
 
     Raise an `UnsupportedNetworkError` that names the place if the network makes decisions by values.
+
+    Args:
+        model: the network.
+        args: the positional arguments of the call.
+        kwargs: its keyword arguments.
+        functional: whether no tensor may be read after it was changed in place, except as the result of that.
     """
-    network = evaluation_copy(unwrapped(model))
-    example = copy.deepcopy((tuple(args), dict(kwargs or {})))
+    structure = Structure(unwrapped(model), (tuple(args), dict(kwargs or {})))
+    if (known := _RECORDINGS.get((structure.text, functional))) is not None:
+        return known[1]
+    network = evaluation_copy(unwrapped(model)).cpu()
+    example = pytree.tree_map_only(Tensor, _on_cpu, copy.deepcopy((tuple(args), dict(kwargs or {}))))
     try:
         with torch.enable_grad(), without_cache(network), _without_fast_paths(), _without_printed_errors():
             program = torch.export.export(_Flat(network), *example, strict=False)
+            if functional and not is_functional(program.graph):
+                program = program.run_decompositions({})
     except Exception as error:  # the user's code may raise any error
         raise UnsupportedNetworkError(f"the network cannot be recorded ({_explained(error)})") from error
     first: dict[int, str] = {}
@@ -64,7 +83,55 @@ def record(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | No
         for spec in program.graph_signature.input_specs
         if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER) and spec.target is not None
     }
-    return Recording(program.graph_module, names)
+    leaves, others = iter(pytree.tree_leaves(example)), dict[fx.Node, Any]()
+    for spec in program.graph_signature.input_specs:
+        if spec.kind is InputKind.USER_INPUT:
+            others[nodes[spec.arg.name]] = next(leaves)
+        elif nodes[spec.arg.name] not in names:
+            others[nodes[spec.arg.name]] = program.constants[str(spec.target)]
+    found = Recording(program.graph_module, names, others)
+    _keep(structure, found, [True, False] if is_functional(program.graph) and not functional else [functional])
+    return found
+
+
+RECORDINGS = 8
+"""How many recordings are kept, for networks of the same structure."""
+_RECORDINGS: dict[tuple[bytes | None, bool], tuple[Structure, Recording]] = {}
+
+
+def _keep(structure: Structure, recording: Recording, kinds: list[bool]) -> None:
+    """Keep a recording for networks of the same structure, in place of the oldest ones."""
+    if structure.text is not None:
+        _RECORDINGS.update({(structure.text, kind): (structure, recording) for kind in kinds})
+        for old in list(_RECORDINGS)[:-RECORDINGS]:
+            del _RECORDINGS[old]
+
+
+def _on_cpu(tensor: Tensor) -> Tensor:
+    return tensor.cpu()
+
+
+def is_functional(graph: fx.Graph) -> bool:
+    """Whether nothing reads a tensor after it was changed in place, except as the result of that operation."""
+    order = {node: number for number, node in enumerate(graph.nodes)}
+    sharing: dict[int, list[fx.Node]] = {}
+    for node in graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        if node.op == "call_function" and schema is None and node.target is not operator.getitem:
+            return False  # a graph within this one may do anything
+        for argument, each in zip(schema.arguments if schema else (), node.args, strict=False):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                known = sharing.get(_storage(each), [])
+                if any(order[user] > order[node] for old in known for user in old.users):
+                    return False
+        sharing.setdefault(_storage(node), []).append(node)
+    return True
+
+
+def _storage(node: Any) -> int:
+    """A number for the memory of a node's tensor; -1 if it is not one."""
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    return int(value.untyped_storage()._cdata) if isinstance(value, Tensor) else -1
 
 
 def _named(names: Callable[..., Iterator[tuple[str, Tensor]]]) -> list[tuple[str, Tensor]]:
@@ -111,11 +178,12 @@ def _without_fast_paths() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_printed_errors() -> Iterator[None]:
-    """Let torch.export raise its errors without printing them."""
+    """Let torch.export raise its errors without printing them, and without warnings about itself."""
     logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
     before, logger.disabled = logger.disabled, True
     try:
-        with contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
             yield
     finally:
         logger.disabled = before

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..graph.copies import UnsupportedNetworkError, has_hooks
+from .copies import UnsupportedNetworkError, has_hooks
 from .graph import ChannelGraph, Indices
 from .resize import changed_sizes, restated
 from .trial import removable

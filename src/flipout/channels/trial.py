@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from ..graph.comparison import EquivalenceCheck
-from ..graph.copies import UnsupportedNetworkError, first_line, independent_copy
+from .comparison import EquivalenceCheck
+from .copies import UnsupportedNetworkError, first_line, independent_copy
 from .graph import ChannelGraph
 from .record import without_cache
 from .resize import GUESSES, Guess, changed_sizes, families, resize
@@ -31,11 +31,9 @@ class Trial:
         self, model: nn.Module, graph: ChannelGraph, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
     ) -> None:
         self.model, self.graph, self.problems = model, graph, list[str]()
-        self._given = args, kwargs or {}
         self.follows = GUESSES[0]  # that worked last
-        tensors = tuple(leaf for leaf in pytree.tree_leaves(self._given) if isinstance(leaf, Tensor))
         try:
-            self._check = EquivalenceCheck(_ByPosition(model, *self._given), tensors)
+            self._comparison = Comparison(model, args, kwargs or {})
         except Exception as error:  # the user's code may raise any error
             raise UnsupportedNetworkError(f"the network does not run with the example ({first_line(error)})") from error
 
@@ -46,7 +44,7 @@ class Trial:
             copy = independent_copy(self.model)
             resize(copy, remainder, sizes, follows)
             try:
-                self._check.verify(_ByPosition(copy, *self._given))
+                self._comparison.verify(copy)
             except UnsupportedNetworkError as error:
                 self.problems.append(str(error))
             else:
@@ -80,6 +78,25 @@ class Trial:
         if not bool(one.any()) or not bool(other.any()):
             return one | other
         return one | other if self.works(one | other) else one
+
+
+class Comparison:
+    """Compares networks with another one, for calls like an example.
+
+    Args:
+        model: the other network, in evaluation mode.
+        args: the positional arguments of a call.
+        kwargs: its keyword arguments.
+    """
+
+    def __init__(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self._given = args, kwargs
+        tensors = tuple(leaf for leaf in pytree.tree_leaves(self._given) if isinstance(leaf, Tensor))
+        self._check = EquivalenceCheck(_ByPosition(model, *self._given), tensors)
+
+    def verify(self, model: nn.Module) -> None:
+        """Raise an error if a network has different outputs."""
+        self._check.verify(_ByPosition(model, *self._given))
 
 
 class _ByPosition(nn.Module):

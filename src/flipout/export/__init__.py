@@ -1,6 +1,6 @@
 """Export of pruned networks: compaction, sparse files, ONNX and torch.export files, acceleration, and a model card."""
 
-from ..graph.live_paths import EffectiveWeights
+from ..channels.live_paths import EffectiveWeights
 from .acceleration import AcceleratedModel, accelerate
 from .compaction import compact
 from .costs import effective_weights

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from ..graph.comparison import Example, as_example, batch_size, describe_difference, inputs_like
-from ..graph.copies import (
+from ..channels.comparison import Example, as_example, batch_size, describe_difference, inputs_like
+from ..channels.copies import (
     UnsupportedNetworkError,
     evaluation_copy,
     first_line,
@@ -21,7 +21,9 @@ from ..graph.copies import (
     independent_copy,
     without_printed_errors,
 )
-from ..graph.tracing import trace
+from ..channels.record import Recording, record
+from ..channels.rules import contractions
+from ..channels.rules.table import rule_of
 from .compaction import attach_attributes, compact_copy
 from .layer_trials import (
     DENSE,
@@ -102,7 +104,7 @@ def accelerate(model: nn.Module, example_input: Example, *, repetitions: int = 1
     example, original = as_example(example_input), evaluation_copy(model).requires_grad_(False)
     if any(tensor.device.type != "cpu" for tensor in (*original.state_dict().values(), *example)):
         raise ValueError("accelerate measures on the CPU: move the network and the example there with .cpu()")
-    compacted, notes = compact_copy(original, (example, {}), fixed_size=True)
+    compacted, notes = compact_copy(original, (example, {}))
     folded = fold_norms(compacted, example)
     try:
         sparse, choices = with_sparse_layers(folded, example, repetitions)
@@ -126,6 +128,8 @@ def _fastest_variant(
     notes: tuple[str, ...],
 ) -> nn.Module:
     """Return the fastest variant with the right outputs, unless the unchanged network is about as fast."""
+    for network in variants.values():
+        without_printed_errors(network)
     models = {
         name: AcceleratedModel(network, choices, example, channels_last=name == CHANNELS_LAST)
         for name, network in variants.items()
@@ -167,29 +171,33 @@ def _to_channels_last(tensor: Tensor) -> Tensor:
 
 
 def fold_norms(model: nn.Module, example: tuple[Tensor, ...]) -> nn.Module:
-    """Return the network with batch norms folded into convolutions; the network itself if it cannot be traced."""
+    """Return a copy with batch norms folded into the convolutions before them; the network if it cannot be recorded."""
     try:
-        traced = trace(model, example)
+        recording = record(model, example)
     except UnsupportedNetworkError:
         return model
-    folded = fx.GraphModule(traced.model, traced.graph, type(model).__name__)
-    modules = dict(folded.named_modules())
-    calls = [node.target for node in folded.graph.nodes if node.op == "call_module"]
-    for node in list(folded.graph.nodes):
-        if node.op != "call_module" or not node.args or not isinstance(node.args[0], fx.Node):
+    folded = independent_copy(model)
+    for paths in _normed_layers(recording):
+        layer, norm = (folded.get_submodule(path) for path in paths)
+        if (fused := _fused(layer, norm)) is not None:
+            layer.weight, layer.bias = fused.weight, fused.bias
+            for name, module in list(folded.named_modules(remove_duplicate=False)):
+                if module is norm:
+                    folded.set_submodule(name, nn.Identity())
+    return folded
+
+
+def _normed_layers(recording: Recording) -> Iterator[tuple[str, str]]:
+    """The names of convolutions and of the batch norms that alone read their results. Each is called once."""
+    for node in recording.graph.find_nodes(op="call_function", target=torch.ops.aten.batch_norm.default):
+        before = node.args[0]
+        if not isinstance(before, fx.Node) or rule_of(before) is not contractions.convolution:
             continue
-        before, norm = node.args[0], modules[str(node.target)]
-        if before.op != "call_module" or len(before.users) > 1 or calls.count(before.target) > 1:
-            continue
-        name = str(before.target)
-        if (fused := _fused(modules[name], norm)) is not None:
-            modules[name] = fused
-            folded.set_submodule(name, fused)
-            node.replace_all_uses_with(before)
-            folded.graph.erase_node(node)
-    folded.delete_all_unused_submodules()
-    folded.recompile()
-    return without_printed_errors(folded.eval())
+        own = [before.args[1], node.args[3]]
+        names = [recording.tensors[each] for each in own if each in recording.tensors and len(each.users) == 1]
+        if len(names) == 2 and len(before.users) == 1:
+            layer, norm = (name.rpartition(".")[0] for name in names)
+            yield layer, norm
 
 
 def _fused(layer: nn.Module, norm: nn.Module) -> nn.Module | None:

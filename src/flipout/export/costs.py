@@ -20,8 +20,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
-from ..graph.comparison import Example, as_example
-from ..graph.live_paths import EffectiveWeights, count_effective, prunable_weights
+from ..channels.comparison import Example, as_example
+from ..channels.live_paths import EffectiveWeights, count_effective, prunable_weights
 from ..runtime import attachments
 from .sparse_file import save
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ..atomic_files import replacing
-from ..graph.comparison import (
+from ..channels.comparison import (
     Example,
     as_example,
     coarsest_epsilon,
@@ -27,7 +27,7 @@ from ..graph.comparison import (
     inputs_like,
     largest_difference,
 )
-from ..graph.copies import evaluation_copy, first_line
+from ..channels.copies import evaluation_copy, first_line
 from .quantization import Examples, agreement_of, check, quantize
 
 OUTPUT_TOLERANCE = 1e-4

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from ..graph.comparison import describe_difference
-from ..graph.copies import has_hooks, independent_copy
+from ..channels.comparison import describe_difference
+from ..channels.copies import has_hooks, independent_copy
 from ..kernels.direct_layers import direct_forms
 from ..kernels.fusion import fuse
 from ..text_table import table

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..graph.comparison import Example, as_example, inputs_like
-from ..graph.copies import evaluation_copy, first_line
-from ..graph.live_paths import count_effective
+from ..channels.comparison import Example, as_example, inputs_like
+from ..channels.copies import evaluation_copy, first_line
+from ..channels.live_paths import count_effective
 from ..modules import unwrapped
 from ..text_table import table
 from .acceleration import accelerate
@@ -207,7 +207,7 @@ def card(
     """
     example = tuple(tensor.cpu() for tensor in as_example(example_input))
     dense = evaluation_copy(model).cpu().requires_grad_(False)
-    compacted, notes = compact_copy(dense, (example, {}), fixed_size=False)
+    compacted, notes = compact_copy(dense, (example, {}))
     # Pruners are attached to the weights of the network itself, not to those of the copy.
     weights, one = count_effective(dense, example, weights_to_count(model)), inputs_like(example, 1)
     _check_batches(dense, example, batches)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..graph.comparison import output_leaves
+from ..channels.comparison import output_leaves
 from ..runtime.batches import Batches
 from ..runtime.example_call import UnsuitableCallError, positional_tensors
 

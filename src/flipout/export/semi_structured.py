@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..graph.copies import evaluation_copy
+from ..channels.copies import evaluation_copy
 from ..text_table import table
 
 SHAPES: dict[torch.dtype, tuple[int, int]] = {

@@ -19,7 +19,7 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor, nn
 
 from ..atomic_files import replacing
-from ..graph.copies import quantized_entry
+from ..channels.copies import quantized_entry
 from ..modules import unwrapped
 from .sparse_index import DTYPE_NAMES, SparseFileError, TensorEntry, decode, encode, parse_index
 

@@ -15,10 +15,20 @@ SUMS = {operator.add, operator.iadd, torch.add, "add", "add_"}
 
 
 def fuse(network: nn.Module) -> nn.Module:
-    """Fuse a traced network in place; return it. Another network stays as it is."""
-    if not isinstance(network, fx.GraphModule):
+    """Return a network with direct sparse layers as a graph of torch.fx, and fused; itself if it cannot be traced."""
+    if not any(isinstance(module, DirectLayer) for module in network.modules()):
+        return network
+    tracer = _Tracer()
+    try:
+        graph = tracer.trace(network)
+        network = fx.GraphModule(tracer.root, graph, type(network).__name__)
+    except Exception:  # the user's code may raise any error
         return network
     modules = dict(network.named_modules())
+    for node in list(network.graph.nodes):
+        if node.op == "call_module" and type(modules[str(node.target)]) is nn.Identity:
+            node.replace_all_uses_with(node.args[0])
+            network.graph.erase_node(node)
     calls = [node.target for node in network.graph.nodes if node.op == "call_module"]
     order = {node: number for number, node in enumerate(network.graph.nodes)}
     for node in list(network.graph.nodes):
@@ -42,6 +52,13 @@ def fuse(network: nn.Module) -> nn.Module:
     network.graph.lint()
     network.recompile()
     return network
+
+
+class _Tracer(fx.Tracer):
+    """Sees layers as single operations, sparse ones too."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return type(m).__module__.startswith("flipout.") or super().is_leaf_module(m, module_qualified_name)
 
 
 def _only_user(node: fx.Node) -> fx.Node | None:

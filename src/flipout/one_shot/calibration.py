@@ -19,7 +19,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
-from ..graph.comparison import output_leaves
+from ..channels.comparison import output_leaves
 from ..runtime.batches import Batches, Call, Stop
 from ..runtime.passes import without_trace
 from .layers import Layer, Moments

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..channels.comparison import output_leaves
 from ..criteria import Criterion
-from ..graph.comparison import output_leaves
 from ..modules import unwrapped
 from ..runtime.batches import Batches, LossFunction, read_loss
 from ..schedules import nonzero

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..graph.copies import first_line
+from ..channels.copies import first_line
 from ..modules import unwrapped
 from .passes import moved
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..channels.comparison import Example, as_example
+from ..channels.copies import UnsupportedNetworkError
 from ..channels.removable import Remainder, RemovableChannels
-from ..graph.comparison import Example, as_example
-from ..graph.copies import UnsupportedNetworkError
 from ..host import Host
 from ..modules import named_tensors, unwrapped
 from ..problems import NotShrunkWarning, warn

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..graph.copies import first_line
+from ..channels.copies import first_line
 from ..views.cut import Indices
 
 LARGEST_EXAMPLE = 1 << 28

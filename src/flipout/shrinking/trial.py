@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from ..channels.comparison import EquivalenceCheck, coarsest_epsilon, describe_difference
+from ..channels.copies import UnsupportedNetworkError, evaluation_copy, first_line
 from ..channels.removable import Attributes
-from ..graph.comparison import EquivalenceCheck, coarsest_epsilon, describe_difference
-from ..graph.copies import UnsupportedNetworkError, evaluation_copy, first_line
 from ..views.cut import Indices
 from .fixed_randomness import fixed_randomness
 from .network_cut import NetworkCut

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..channels.copies import UnsupportedNetworkError
 from ..events import Selection
-from ..graph.copies import UnsupportedNetworkError
 from ..problems import ChannelWarning, warn
 from ..runtime.example_call import NOT_CALLED, ExampleCall
 from ..schedules import Pruning

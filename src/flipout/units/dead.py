@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..graph.copies import UnsupportedNetworkError
-from ..graph.live_paths import LivePaths
+from ..channels.copies import UnsupportedNetworkError
+from ..channels.live_paths import LivePaths
 from ..problems import DeadFirstWarning, Need, warn
 from ..ranking import choose_dead_first
 from ..runtime.example_call import ExampleCall
@@ -27,7 +27,7 @@ class DeadWeights:
         """Remove the hook, if the model still has it."""
 
     def forget(self) -> None:
-        """Trace the model again at the next event, because its modules have changed."""
+        """Record the model again at the next event, because its modules have changed."""
 
     def ready(self, model: nn.Module, step: int) -> bool:
         """Whether dead weights can be found. Before the first step no call has shown what the model reads."""
@@ -52,7 +52,7 @@ class DeadFirst(DeadWeights):
     """Finds the kept weights of a model that lie on no live path from its input to its output, to prune them first.
 
     The first training call of the model shows what it is called with. At the first event after that the model is
-    traced, and from then on an event costs two passes over the channels of the graph. If that is not possible, nothing
+    recorded, and from then on an event costs two passes over the recorded operations. If that is not possible, nothing
     counts as dead, and one warning says why.
     """
 
@@ -80,7 +80,7 @@ class DeadFirst(DeadWeights):
 
     def ready(self, model: nn.Module, step: int) -> bool:
         if step and self._paths is None and not self._warned:
-            self._trace(model)
+            self._record(model)
         return bool(step) and self._paths is not None
 
     def find(self, weights: Sequence[Weight], masks: Sequence[Tensor]) -> dict[int, Tensor]:
@@ -96,12 +96,12 @@ class DeadFirst(DeadWeights):
                 found[number] = marked
         return found
 
-    def _trace(self, model: nn.Module) -> None:
-        if self.call.inputs is None:
+    def _record(self, model: nn.Module) -> None:
+        if self.call.arguments is None:
             self._warn(self.call.problem)
             return
         try:
-            self._paths = LivePaths(model, self.call.inputs)
+            self._paths = LivePaths(model, *self.call.arguments)
         except (UnsupportedNetworkError, ValueError) as error:
             self._warn(str(error))
 
@@ -114,7 +114,7 @@ class DeadFirst(DeadWeights):
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DeadFirst:
-        """The copy traces its own model."""
+        """The copy records its own model."""
         new = DeadFirst()
         new.call, new._warned = self.call.__deepcopy__(memo), self._warned
         return new

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from flipout import export
+from flipout.channels.comparison import describe_difference, largest_difference
 from flipout.export.costs import format_bytes
 from flipout.export.formats import OUTPUT_TOLERANCE, open_session, run_session
-from flipout.graph.comparison import describe_difference, largest_difference
 
 from ..errors import LabError, unknown
 from ..tables import Table

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 import flipout
+from flipout.channels.copies import evaluation_copy
 from flipout.export.costs import count_multiply_adds
-from flipout.graph.copies import evaluation_copy
 from flipout.schedules import Schedule
 from flipout.statistics import Flips
 from flipout.units import as_granularity

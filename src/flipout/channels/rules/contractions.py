@@ -145,7 +145,7 @@ def _repeated(value: Value, times: int, dim: int) -> Value:
 
 def convolution(call: Call) -> Result:
     value, weight, bias = (call[name] for name in ("input", "weight", "bias"))
-    groups, transposed = call.get("groups", 1), _is_transposed(call)
+    groups, transposed = call.get("groups", 1), is_transposed(call)
     dim = len(value.shape) - len(weight.shape) + 1
     places = [*range(dim + 1, len(value.shape))]
     inputs = [factor for factor in call.collapse(value.factors, places) if factor.shape[dim] > 1]
@@ -172,7 +172,7 @@ def convolution(call: Call) -> Result:
     return combine(call, [result, shaped], result.shape)
 
 
-def _is_transposed(call: Call) -> bool:
+def is_transposed(call: Call) -> bool:
     return "transpose" in str(call.node.target) or bool(call.get("transposed", False))
 
 

@@ -145,7 +145,7 @@ class EquivalenceCheck:
                 self.example = twice  # with a batch of one, any axis of size 1 could be taken for the batch
         self._add(tuple(torch.randn_like(each) if each.is_floating_point() else each for each in example))
         with contextlib.suppress(ValueError, IndexError):
-            self._add(inputs_like(example, batch_size(example) + 2))
+            self._add(inputs_like(example, batch_size(example) + 7))  # a network may treat large batches differently
 
     def _add(self, inputs: tuple[Tensor, ...]) -> bool:
         """Record the outputs for these inputs; return whether the network accepts them."""

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 
+from flipout.channels.copies import independent_copy, without_printed_errors
 from flipout.export import accelerate, compact
-from flipout.graph.copies import independent_copy, without_printed_errors
 
 
 class FixedBatch(nn.Module):

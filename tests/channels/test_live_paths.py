@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import flipout
-from flipout.graph.live_paths import effective_weights
+from flipout.channels.live_paths import effective_weights
 from flipout_lab.models import build
-from tests.graph.path_search import live_weights, smooth_network
+from tests.channels.path_search import live_weights, smooth_network
 from tests.helpers import mlp, sgd, train
 
 
@@ -23,7 +23,7 @@ def brute_force(model: nn.Module, shape: tuple[int, ...]) -> dict[str, tuple[int
     return {name: (nonzero[name], int(live.sum())) for name, live in live_weights(model, shape).items()}
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=12)
 @given(st.integers(0, 1 << 30), st.sampled_from([0.0, 0.5, 0.8, 0.9, 0.95, 0.99]))
 def test_against_the_network_itself(seed: int, sparsity: float) -> None:
     model = smooth_network(seed, sparsity)
@@ -95,10 +95,10 @@ class Untraceable(nn.Module):
 def test_weights_that_cannot_be_analysed_count_as_effective() -> None:
     found = effective_weights(nn.Sequential(chain([[0, 0], [0, 1]]), Untraceable()), torch.randn(1, 2))
     assert found.layers == {"0.0.weight": (1, 1), "1.layer.weight": (4, 4)}
-    assert any("1 (Untraceable)" in note for note in found.notes)
+    assert "test_live_paths.py" in found.notes[0]
     found = effective_weights(Untraceable(), torch.randn(1, 2))
     assert found.effective == found.nonzero == 4
-    assert "cannot be traced" in found.notes[0]
+    assert "cannot be recorded" in found.notes[0]
 
 
 def test_the_model_is_not_changed() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nan
 
-from flipout.graph.comparison import batch_size, describe_difference, largest_difference, output_leaves
+from flipout.channels.comparison import batch_size, describe_difference, largest_difference, output_leaves
 
 ONES = torch.ones(2, 3)
 

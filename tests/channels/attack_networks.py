@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from tests.graph.networks import BLOCKS, Architect, Residual
+from tests.channels.networks import BLOCKS, Architect, Residual
 
 IMAGE_BLOCKS = (
     *BLOCKS,

@@ -1,27 +1,28 @@
 """Live paths: which weights lie on a path from the input of a network to its output.
 
-`effective_weights` counts those of a network as it is. `LivePaths` finds the dead ones under masks. It traces the
+`effective_weights` counts those of a network as it is. `LivePaths` finds the dead ones under masks. It records the
 network once. After that, masks are reduced to which output channel reads which input channel, and two passes over the
-graph mark what depends on the input and what the output depends on.
+recorded operations mark what depends on the input and what the output depends on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils.parametrize import ParametrizationList
+from torch.utils import _pytree as pytree
 
 from ..modules import plain_name, unwrapped
-from .analysis import AnalyzedNetwork, ChannelAnalysis, analyze_network
-from .channels import Channels
 from .comparison import Example, as_example
 from .copies import UnsupportedNetworkError
-from .rules.base import ChannelwiseRule, Rule
-from .rules.layers import WeightedLayerRule, inputs_read_by, outputs_reading
+from .flow import Flow, connections
+from .record import Recording, record
+from .values import Values
 
 
 @dataclass(frozen=True)
@@ -75,45 +76,42 @@ def count_effective(
     network: nn.Module, example: tuple[Tensor, ...], weights: Mapping[tuple[str, ...], Tensor]
 ) -> EffectiveWeights:
     """Count the weights on a live path. The network may be a copy of the one that the weights belong to."""
-    live, targets = dict[str, int](), [""]
+    live, used, notes = dict[str, Tensor](), None, tuple[str, ...]()
     try:
-        analyzed = analyze_network(network, example)
-        live, notes = _live_weights(analyzed), analyzed.notes
-        used = (node for node in analyzed.traced.graph.nodes if node.op in ("call_module", "get_attr"))
-        targets = [analyzed.name(node) for node in used]
+        recording = _recorded(network, example)
+        used = _used(recording)
+        found = {name: tensor for names, tensor in weights.items() for name in names if name in used}
+        masks = {name: (tensor != 0).cpu() for name, tensor in found.items() if tensor.ndim > 1}
+        live = Flow(masks, Values(recording, unwrapped(network))).live(recording)
     except UnsupportedNetworkError as error:
         notes = (str(error),)
     layers: dict[str, tuple[int, int]] = {}
     for names, tensor in weights.items():
         nonzero = int(tensor.count_nonzero())
-        # A weight that is used in several places is not analysed, so at most one of its names is found.
-        unanalysed = nonzero if any(_is_used(name, targets) for name in names) else 0
-        layers[names[0]] = nonzero, next((live[name] for name in names if name in live), unanalysed)
+        paths = next((live[name] for name in names if name in live), None)
+        unknown = nonzero if used is None or any(_is_used(name, used) for name in names) else 0
+        layers[names[0]] = nonzero, unknown if paths is None else int(((tensor != 0).cpu() & paths).sum())
     prunable = sum(tensor.numel() for tensor in weights.values())
     nonzero, effective = (sum(pair[k] for pair in layers.values()) for k in (0, 1))
     return EffectiveWeights(prunable, nonzero, effective, layers, notes)
 
 
-def _live_weights(network: AnalyzedNetwork) -> dict[str, int]:
-    """For each layer, the number of nonzero weights between input-dependent inputs and live outputs."""
-    live_channels, live = network.analysis.live_channels(), {}
-    for node, rule in network.analysis.rules.items():
-        if isinstance(rule, WeightedLayerRule):
-            inputs = network.analysis.inputs(rule)[0].input_dependent.reshape(rule.groups, 1, -1)
-            outputs = live_channels.get(node, torch.zeros(len(rule.weights), dtype=torch.bool))
-            between = inputs & outputs.reshape(rule.groups, -1, 1)
-            live[network.weight_name(node)] = int(((rule.weights != 0).sum(2).reshape(between.shape) * between).sum())
-    return live
+def _recorded(network: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Recording:
+    """Record a network. The random numbers of a running training are not changed."""
+    tensors = [each for each in pytree.tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+    with torch.random.fork_rng(devices={each.device for each in tensors if each.is_cuda}):
+        return record(network, args, kwargs, functional=True)
 
 
-def _is_used(name: str, targets: Sequence[str]) -> bool:
-    """Whether a weight belongs to one of the modules and tensors that a network calls and reads."""
-    sources = f"{name.rpartition('.')[0]}.parametrizations".lstrip(".")  # what a parametrized weight is computed from
-    return any(_is_within(name, target) or _is_within(target, sources) for target in targets)
+def _used(recording: Recording) -> set[str]:
+    """The names of the parameters and buffers that a network reads."""
+    return {plain_name(name) for node, name in recording.tensors.items() if node.users}
 
 
-def _is_within(name: str, outer: str) -> bool:
-    return not outer or f"{name}.".startswith(f"{outer}.")
+def _is_used(name: str, used: set[str]) -> bool:
+    """Whether a network reads a weight, or what a parametrized weight is computed from."""
+    sources = f"{name.rpartition('.')[0]}.parametrizations.".lstrip(".")
+    return name in used or any(each.startswith(sources) for each in used)
 
 
 @torch.no_grad()
@@ -175,23 +173,18 @@ class LivePaths:
 
     A kept weight is live if its input channel depends on the input of the network, and the output of the network
     depends on its output channel. Values do not matter: a kept weight, a norm or a bias counts, whatever it is. Where
-    nothing is known all weights are live: behind operations that may mix channels, in layers that are called more than
-    once or not at all, and for weights without a mask.
+    nothing is known all weights are live: behind operations that may mix channels, in layers that are not called, and
+    for weights without a mask.
 
     Args:
         model: the network; it is not changed, and only what its graph looks like is kept.
-        example: the inputs of a call, with any batch size.
+        args: the positional arguments of a call, with any batch size.
+        kwargs: its keyword arguments.
     """
 
-    def __init__(self, model: nn.Module, example: tuple[Tensor, ...]) -> None:
-        network = analyze_network(model, example)
-        self._rules = {node: _without_values(rule) for node, rule in network.analysis.rules.items()}
-        self._source_sizes = network.analysis.source_sizes
-        self._layers = {
-            name: rule
-            for node, rule in self._rules.items()
-            if isinstance(rule, MaskedLayerRule) and (name := network.weight_name(node)) in network.first_names
-        }
+    def __init__(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> None:
+        self._recording = _recorded(model, args, kwargs)
+        self._used = _used(self._recording)
 
     @torch.no_grad()
     def dead(self, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -200,71 +193,13 @@ class LivePaths:
         Args:
             masks: for each weight, by its name, a boolean tensor of its shape: True where it is kept.
         """
-        layers = {name: rule for name, rule in self._layers.items() if name in masks}
-        matrices = [rows_read(masks[name], rule.inputs_first) for name, rule in layers.items()]
-        on_cpu = _moved(matrices, [torch.device("cpu")] * len(matrices))
-        for rule, matrix in zip(layers.values(), on_cpu, strict=True):
-            rule.connected = matrix.reshape(rule.connected.shape)
-        analysis = self._analyze()
-        live_outputs = analysis.live_channels()
-        unused: dict[str, Tensor] = {}
-        for name, rule in layers.items():
-            inputs = analysis.inputs(rule)[0].input_dependent.reshape(rule.groups, 1, -1)
-            outputs = live_outputs.get(rule.node)
-            live = inputs & (torch.tensor(False) if outputs is None else outputs.reshape(rule.groups, -1, 1))
-            if (between := rule.connected & ~live).any():
-                unused[name] = between.flatten(0, 1).T if rule.inputs_first else between.flatten(0, 1)
+        names = [name for name, mask in masks.items() if name in self._used and mask.ndim > 1]
+        matrices = [connections(masks[name]) for name in names]
+        on_cpu = dict(zip(names, _moved(matrices, [torch.device("cpu")] * len(names)), strict=True))
+        live = Flow(on_cpu).live(self._recording)
+        unused = {name: gone for name, matrix in on_cpu.items() if (gone := matrix & ~live[name]).any()}
         there = _moved(list(unused.values()), [masks[name].device for name in unused])
-        return {
-            name: (mask := masks[name]) & matrix.reshape(*matrix.shape, *(1,) * (mask.ndim - 2))
-            for name, matrix in zip(unused, there, strict=True)
-        }
-
-    def _analyze(self) -> ChannelAnalysis:
-        analysis = ChannelAnalysis(self._rules, {}, self._source_sizes)
-        for node, rule in self._rules.items():
-            channels = rule.propagate(analysis.inputs(rule))
-            analysis.channels[node] = _channels(channels.axis, channels.input_dependent)
-        return analysis
-
-
-class MaskedLayerRule(Rule):
-    """A Linear or convolution layer of which only the mask counts."""
-
-    def __init__(self, layer: WeightedLayerRule) -> None:
-        super().__init__(layer.node, layer.sources, layer.axes)
-        self.axis, self.groups = layer.axis, layer.groups
-        self.inputs_first = isinstance(layer.module, _ConvTransposeNd)
-        self.connected = torch.ones_like(layer.connected)
-        """Whether an output of a group reads an input of that group: (groups, outputs, inputs)."""
-
-    def propagate(self, inputs: Sequence[Channels]) -> Channels:
-        return _channels(self.axis, outputs_reading(self.connected, inputs[0].input_dependent))
-
-    def influencing_inputs(self, inputs: Sequence[Channels], output: Channels, wanted: Tensor) -> list[Tensor | None]:
-        return [inputs_read_by(self.connected, wanted & output.varies) & inputs[0].varies]
-
-
-def _without_values(rule: Rule) -> Rule:
-    """The same rule, without the numbers of the module that it belongs to."""
-    if isinstance(rule, WeightedLayerRule):
-        return MaskedLayerRule(rule)
-    if isinstance(rule, ChannelwiseRule):
-        return ChannelwiseRule(rule.node, rule.sources[0], rule.axes[0])
-    return rule
-
-
-def rows_read(mask: Tensor, inputs_first: bool) -> Tensor:
-    """Which inputs of its group each output of a layer reads under a mask of its weight: (outputs, inputs)."""
-    # A maximum of bytes: torch reduces booleans several times more slowly.
-    read = mask if mask.ndim < 3 else mask.view(torch.uint8).flatten(2).amax(2).view(torch.bool)
-    return read.T if inputs_first else read
-
-
-def _channels(axis: int | None, input_dependent: Tensor) -> Channels:
-    """Channels whose constants are not known. One stands for all of them: a factor of zero would hide a channel."""
-    constants = torch.where(input_dependent, torch.nan, 1.0).double()
-    return Channels(axis, constants, input_dependent)
+        return {name: masks[name] & matrix for name, matrix in zip(unused, there, strict=True)}
 
 
 def _moved(tensors: Sequence[Tensor], devices: Sequence[torch.device]) -> list[Tensor]:

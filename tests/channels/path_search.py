@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from tests.graph.networks import UNDERSTOOD, Architect, randomize
+from tests.channels.networks import UNDERSTOOD, Architect, randomize
 
 
 def live_weights(model: nn.Module, shape: tuple[int, ...]) -> dict[str, Tensor]:
