@@ -34,7 +34,7 @@ from flipout_lab import build, load
 from flipout_lab.data import data_home
 from flipout_lab.data.batches import Images, prepare
 from flipout_lab.files import write_json
-from flipout_lab.runs.training import evaluate
+from flipout_lab.runs.networks import evaluate
 
 OUT = Path(__file__).with_name("export.json")
 NETWORKS = ("resnet18", "vgg19")

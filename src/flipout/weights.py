@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -53,14 +54,17 @@ class Weight:
 
     def __post_init__(self) -> None:
         self.view = view_of(self.parameter, self.name)
-        self.mask = torch.ones_like(self.local, dtype=torch.bool, requires_grad=False)
-        """True where a weight is kept. It is changed in place."""
         self.kept = self.size
         self.settled_version: tuple[int, ...] = ()
         """The version of the values after the last step."""
         self._groups = groups_of(self.module)  # those of the original network
         every = torch.ones((), dtype=torch.bool, device="cpu").expand(self.parameter.shape)
         self._channels = ChannelTally() if self.view.key is None else channels_of(every, self.module, self._groups)
+
+    @cached_property
+    def mask(self) -> Tensor:
+        """True where a weight is kept. It is changed in place."""
+        return torch.ones_like(self.local, dtype=torch.bool, requires_grad=False)
 
     @property
     def local(self) -> Tensor:

@@ -9,9 +9,10 @@ if TYPE_CHECKING:
     from .data import Data, load
     from .errors import LabError
     from .models.model_catalogue import build
+    from .runs.networks import load_run
     from .runs.settings import Settings, make_settings
     from .runs.trackers import Tracker
-    from .runs.training import load_run, train
+    from .runs.training import train
 
 __all__ = ["Data", "LabError", "Settings", "Tracker", "build", "load", "load_run", "make_settings", "train"]
 
@@ -22,7 +23,7 @@ HOMES = {
     "Tracker": "runs.trackers",
     "build": "models",
     "load": "data",
-    "load_run": "runs.training",
+    "load_run": "runs.networks",
     "make_settings": "runs.settings",
     "train": "runs.training",
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -20,6 +22,12 @@ def problem(seed: int, outputs: int, inputs: int, groups: int = 1) -> tuple[Tens
     x = mixed @ torch.randn(groups, inputs, 4 * inputs, generator=random, dtype=torch.float64)
     weight = torch.randn(groups, outputs, inputs, generator=random, dtype=torch.float64)
     return weight, solvers.damped(2 / x.shape[-1] * x @ x.mT)
+
+
+def prune(weight: Tensor, hessian: Tensor, choose: solvers.Choose, every: int = solvers.BLOCK) -> tuple[Tensor, Tensor]:
+    """The weight after `prune_columns`, and what is pruned of it."""
+    found = weight.clone()
+    return found, solvers.prune_columns(found, solvers.InverseRoot(hessian.clone(), 0.0).factor, choose, every)
 
 
 def least_squares(weight: Tensor, hessian: Tensor, mask: Tensor) -> Tensor:
@@ -51,7 +59,7 @@ def test_a_mask_is_pruned_as_by_one_weight_at_a_time(
     """An input, once visited, is not changed any more: the surgeon visits the inputs in the same order."""
     weight, hessian = problem(seed, outputs, inputs, groups)
     marks = torch.rand(weight.shape, generator=torch.Generator().manual_seed(seed)) < share
-    found, pruned = solvers.prune_columns(weight, solvers.inverse(hessian), solvers.exactly(marks))
+    found, pruned = prune(weight, hessian, solvers.exactly(marks))
     assert torch.equal(pruned, marks)
     for group in range(groups):
         for row in range(outputs):
@@ -79,7 +87,7 @@ def test_removing_inputs_of_all_outputs_is_least_squares(seed: int, inputs: int,
 @settings(max_examples=20, deadline=None)
 def test_the_saliency_is_twice_the_error_of_a_removed_weight(seed: int, inputs: int) -> None:
     weight, hessian = problem(seed, 1, inputs)
-    found = solvers.saliency(weight, solvers.inverse(hessian).diagonal(dim1=1, dim2=2))
+    found = solvers.saliency(weight, solvers.InverseRoot(hessian.clone(), 0.0).inverse_diagonal())
     for i in range(inputs):
         mask = torch.arange(inputs) != i
         change = weight[0, 0] - least_squares(weight[0, 0], hessian[0], mask)
@@ -101,18 +109,17 @@ def test_the_error_is_that_of_the_outputs() -> None:
 def test_as_many_are_pruned_as_are_marked(seed: int, outputs: int, inputs: int, share: float) -> None:
     weight, hessian = problem(seed, outputs, inputs)
     marks = torch.rand(weight.shape, generator=torch.Generator().manual_seed(seed)) < share
-    inverse = solvers.inverse(hessian)
-    found, pruned = solvers.prune_columns(weight, inverse, solvers.as_many_as(marks))
+    found, pruned = prune(weight, hessian, solvers.as_many_as(marks))
     assert int(pruned.sum()) == int(marks.sum())
     assert torch.equal(found == 0, pruned)
-    _, pruned = solvers.prune_columns(weight, inverse, solvers.as_many_as(marks, per_output=True))
+    _, pruned = prune(weight, hessian, solvers.as_many_as(marks, per_output=True))
     assert torch.equal(pruned.sum(-1), marks.sum(-1))
 
 
 @pytest.mark.parametrize(("n", "m"), [(2, 4), (1, 3), (3, 130)])
 def test_n_of_m_are_kept(n: int, m: int) -> None:
     weight, hessian = problem(0, 3, 2 * m)
-    found, pruned = solvers.prune_columns(weight, solvers.inverse(hessian), solvers.n_of_m(n), m)
+    found, pruned = prune(weight, hessian, solvers.n_of_m(n), m)
     assert ((~pruned).view(3, 2, m).sum(-1) == n).all()
     assert torch.equal(found == 0, pruned)
 
@@ -122,24 +129,50 @@ def test_what_is_zero_stays_zero_and_what_stays_is_kept() -> None:
     zeros = torch.rand(weight.shape) < 0.3
     stay = (torch.arange(20) == 19).expand_as(weight)
     zeros &= ~stay
-    choose = solvers.with_fixed(solvers.as_many_as(torch.ones_like(zeros)), zeros, stay)
-    _, pruned = solvers.prune_columns(weight.masked_fill(zeros, 0), solvers.inverse(hessian), choose)
-    assert torch.equal(pruned, ~stay)
-    _, pruned = solvers.prune_columns(
-        weight.masked_fill(zeros, 0),
-        solvers.inverse(hessian),
-        solvers.with_fixed(solvers.as_many_as(torch.zeros_like(zeros)), zeros, stay),
-    )
-    assert torch.equal(pruned, zeros)
+    weight.masked_fill_(zeros, 0)
+    for marks, expected in ((torch.ones_like(zeros), ~stay), (torch.zeros_like(zeros), zeros)):
+        _, pruned = prune(weight, hessian, solvers.with_fixed(solvers.as_many_as(marks), zeros, stay))
+        assert torch.equal(pruned, expected)
 
 
 def test_compensation_has_a_lower_error_than_none() -> None:
     weight, hessian = problem(1, 16, 40)
     marks = solvers.lowest_of_rows(weight.abs(), torch.full((1, 16), 28))
-    found, _ = solvers.prune_columns(weight, solvers.inverse(hessian), solvers.exactly(marks))
+    found, _ = prune(weight, hessian, solvers.exactly(marks))
     plain = solvers.squared_error(weight * marks, hessian)
     assert solvers.squared_error(weight - found, hessian) < plain
 
 
-def test_inputs_that_are_zero_have_a_hessian_that_can_be_inverted() -> None:
-    assert torch.isfinite(solvers.inverse(solvers.damped(torch.zeros(1, 3, 3)))).all()
+@given(Seeds, st.integers(1, 40), st.integers(1, 3), st.integers(1, 9))
+@settings(max_examples=25, deadline=None)
+def test_the_root_of_the_inverse(seed: int, inputs: int, groups: int, triangle: int) -> None:
+    _, hessian = problem(seed, 1, inputs, groups)
+    with mock.patch.object(solvers, "TRIANGLE", triangle):
+        root = solvers.InverseRoot(hessian.clone(), 0.0)
+    inverse = torch.linalg.inv(hessian)
+    torch.testing.assert_close(root.factor.mT @ root.factor, inverse)
+    torch.testing.assert_close(root.inverse_diagonal(), inverse.diagonal(dim1=1, dim2=2))
+    assert torch.equal(root.factor, root.factor.triu())
+
+
+@given(Seeds, st.integers(1, 9), st.integers(1, 2))
+@settings(max_examples=20, deadline=None)
+def test_the_error_by_the_root_is_that_before_damping(seed: int, inputs: int, groups: int) -> None:
+    change, hessian = problem(seed, 4, inputs, groups)
+    expected = solvers.squared_error(change, hessian)
+    assert solvers.InverseRoot(hessian, 0.1).squared_error(change) == pytest.approx(expected)
+
+
+def test_inputs_that_are_zero_have_a_root() -> None:
+    root = solvers.InverseRoot(torch.zeros(2, 3, 3))
+    torch.testing.assert_close(root.factor, torch.eye(3).expand(2, 3, 3))
+    assert root.squared_error(torch.ones(2, 4, 3)) == 0
+
+
+def test_a_hessian_that_is_almost_singular_is_damped_more() -> None:
+    """Inputs that are all alike, some of them a thousand times as large: rounding makes the Hessian indefinite."""
+    x = torch.randn(1, 1, 64) * torch.logspace(0, 3, 600)[None, :, None]
+    hessian = 2 / 64 * x @ x.mT
+    assert torch.isfinite(solvers.InverseRoot(hessian.clone(), 1e-9).factor).all()
+    with pytest.raises(ValueError, match="damping="):
+        solvers.InverseRoot(hessian.clone(), 0.0)

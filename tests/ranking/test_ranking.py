@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from flipout.problems import NotFiniteError
-from flipout.ranking import apportion, choose, smallest
+from flipout.ranking import apportion, choose, numbers_of_smallest, smallest
 from flipout.runtime.compiler import compiled
 
 # Few distinct values make many ties; both signs, both zeros, subnormals and extremes.
@@ -64,6 +64,8 @@ def test_exactly_the_smallest_by_score_tensor_and_index(
     count = data.draw(st.integers(0, sum(int(mask.sum()) for mask in masks)))
     chosen = smallest(lambda i: tensors[i], masks, count, dtype=torch.float64)
     assert same(chosen, by_sorting(tensors, masks, count))
+    numbers = numbers_of_smallest(lambda i: tensors[i], masks, count, dtype=torch.float64)
+    assert numbers == [int(marks.sum()) for marks in chosen]
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=60), st.data())

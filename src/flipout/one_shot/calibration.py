@@ -22,11 +22,12 @@ from torch.utils.hooks import RemovableHandle
 from ..channels.comparison import output_leaves
 from ..runtime.batches import Batches, Call, Stop
 from ..runtime.passes import without_trace
+from .kept_outputs import KeptOutputs, clone, give_back_memory
 from .layers import Layer, Moments
 
-CACHE = 1 << 28
+CACHE = 1 << 32
 """The most bytes of outputs of a block that are kept. With larger ones, every pass starts at the inputs."""
-TOGETHER = 1 << 28
+TOGETHER = 1 << 26
 """The most bytes of Hessians that one pass collects for a survey, unless a single one is larger."""
 
 
@@ -103,16 +104,17 @@ class Walk:
         self.network, self.batches = network, batches
         record = Record(network, batches, layers)
         self.blocks = record.chain()
-        self._level, self._outputs, self._batch = 0, list[Any](), 0
+        self._level, self._outputs, self._batch = 0, KeptOutputs(batches.number), 0
         self._prints: dict[int, tuple[float, ...]] = {}
-        self._pass_on: Callable[[int], Any] = lambda _: clone(self._outputs[self._batch])
+        self._kept: Any = None
+        self._pass_on: Callable[[int], Any] = lambda _: clone(self._kept)
         if self.blocks and not self._skips_well():
             self.blocks = []
         self.stages = record.stages(self.blocks)
 
     def restart(self) -> None:
         """Start again with the first layer."""
-        self._level, self._outputs = 0, []
+        self._level, self._outputs = 0, KeptOutputs(self.batches.number)
 
     def surveys(self) -> list[Stage]:
         """The stages, with as many together as their Hessians have room for, if no layer is changed in between."""
@@ -128,6 +130,7 @@ class Walk:
     def observe(self, stage: Stage) -> dict[Layer, Moments]:
         """The moments of the inputs of the layers of a stage, from the network as it is now."""
         self._advance(stage.level)
+        give_back_memory()
         moments = {each: Moments(each, self.batches.number) for each in stage.layers if each not in stage.alike}
         left = 0
 
@@ -161,10 +164,13 @@ class Walk:
                 self._batch = batch
                 if self.blocks:
                     self._check_batch(batch, call)
+                if level and not first:
+                    self._kept = self._outputs.get(batch)
                 yield
                 self.result = self.batches.run(batch, call)
                 if first:
                     return
+        self._kept = None
 
     def _check_batch(self, number: int, call: Call) -> None:
         """Refuse a batch that was another one before: what is kept of blocks belongs to that."""
@@ -183,10 +189,9 @@ class Walk:
             return
 
         def keep(module: nn.Module, args: Any, output: Any) -> None:
-            self._outputs[self._batch] = output  # what was there has been read
+            self._outputs.put(self._batch, output)  # what was there has been read
             raise Stop
 
-        self._outputs = self._outputs or [None] * self.batches.number
         with hooked([self.blocks[level - 1].register_forward_hook(keep)]):
             for _ in self._passes(self._level):
                 pass
@@ -197,12 +202,13 @@ class Walk:
 
         The outputs of all other blocks are replaced by NaN. If the network uses them elsewhere, it has other outputs.
         """
-        with hooked([self.blocks[-2].register_forward_hook(lambda _, __, output: self._outputs.append(clone(output)))]):
+        outputs: list[Any] = []
+        with hooked([self.blocks[-2].register_forward_hook(lambda _, __, output: outputs.append(clone(output)))]):
             for _ in self._passes(0, first=True):
                 pass
         expected, usual = output_leaves(self.result), self._pass_on
-        broken = pytree.tree_map_only(Tensor, lambda each: each * torch.nan, self._outputs[0])
-        self._pass_on = lambda number: clone(self._outputs[0] if number == len(self.blocks) - 2 else broken)
+        broken = pytree.tree_map_only(Tensor, lambda each: each * torch.nan, outputs[0])
+        self._pass_on = lambda number: clone(outputs[0] if number == len(self.blocks) - 2 else broken)
         try:
             for _ in self._passes(len(self.blocks) - 1, first=True):
                 pass
@@ -210,14 +216,9 @@ class Walk:
         except ValueError:
             return False
         finally:
-            self._pass_on, self._outputs = usual, []
+            self._pass_on = usual
         same = (torch.equal(one, other) for one, other in zip(expected, found, strict=False) if isinstance(one, Tensor))
         return len(expected) == len(found) and all(same)
-
-
-def clone(output: Any) -> Any:
-    """A copy of the tensors of an output, because a block may change its inputs in place."""
-    return pytree.tree_map_only(Tensor, torch.clone, output)
 
 
 @contextmanager

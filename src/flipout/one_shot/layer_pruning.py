@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -46,41 +47,38 @@ class LayerPruning:
 
     def inverse_diagonal(self, moments: Moments) -> Tensor:
         """The diagonal of the inverse Hessian, (groups, inputs)."""
-        return _diagonal(self._inverses(moments), moments.layer)
+        layer, orders = moments.layer, self._orders(moments.layer)
+        found = [root.inverse_diagonal() for root in moments.roots(self.damping, orders)]
+        return restored(layer, orders, torch.cat(found, 1))[:, : layer.shape[2]]
 
-    def _inverses(self, moments: Moments) -> list[Tensor]:
-        return [solvers.inverse(solvers.damped(each, self.damping)) for each in moments.hessians()]
-
-    def scores(self, layer: Layer, moments: Moments, inverses: Sequence[Tensor]) -> Tensor:
+    def scores(self, layer: Layer, moments: Moments) -> Tensor:
         """The scores of a layer, from the moments of its inputs."""
         if self.scoring is not None:
             return self.scoring.scores(layer, moments.diagonal() if self.scoring.needs_inputs else None)
-        matrix = layer.matrix(layer.weight.parameter.detach())
-        return layer.tensor(solvers.saliency(matrix, _diagonal(inverses, layer)))
+        matrix = wide(layer.matrix(layer.weight.parameter.detach()))
+        return layer.tensor(solvers.saliency(matrix, self.inverse_diagonal(moments)))
 
     @torch.no_grad()
     def prune(self, layer: Layer, moments: Moments, keep: int, floor: int) -> Errors:
         """Prune a layer to a number of weights, and return the error of its outputs."""
-        hessians = moments.hessians()
-        inverses = [] if self.scoring else self._inverses(moments)
-        weight = layer.matrix(layer.weight.parameter.detach())
-        mask = layer.matrix(self._mask(layer, self.scores(layer, moments, inverses), keep, floor))
-        before, zeros = with_bias(layer, weight), with_bias_mark(layer, weight == 0, False)
-        pruned = zeros | with_bias_mark(layer, ~mask, False)
-        after = before.masked_fill(pruned, 0)
-        for place, inverse in zip(places(layer), inverses, strict=False):
-            after[..., place], pruned[..., place] = self._compensated(
-                layer,
-                before[..., place],
-                inverse,
-                pruned[..., place],
-                zeros[..., place],
-                keep,
-                place.stop > layer.shape[2],
-            )
-        errors = error_of(layer, hessians, before, before.masked_fill(pruned, 0), after)
-        write(layer, after)
-        layer.weight.mask.copy_(layer.tensor(~pruned[..., : layer.shape[2]]))
+        mask = layer.matrix(self._mask(layer, self.scores(layer, moments), keep, floor))
+        orders = self._orders(layer)
+        before = arranged(layer, orders, with_bias(layer, layer.matrix(layer.weight.parameter.detach())))
+        zeros = with_bias_mark(layer, before[..., : layer.shape[2]] == 0, False)
+        pruned = zeros | arranged(layer, orders, with_bias_mark(layer, ~mask, False))
+        if self.scoring is not None:
+            after = before.masked_fill(pruned, 0)
+            errors = error_of(layer, _errors_by_hessian(moments), before, pruned, after)
+        else:
+            after, roots = before.clone(), moments.roots(self.damping, orders)
+            for place, root in zip(places(layer), roots, strict=True):
+                marks = self._compensate(
+                    layer, place, after[..., place], root, pruned[..., place], zeros[..., place], keep
+                )
+                pruned[..., place] = marks
+            errors = error_of(layer, [root.squared_error for root in roots], before, pruned, after)
+        write(layer, restored(layer, orders, after))
+        layer.weight.mask = layer.tensor(~restored(layer, orders, pruned)[..., : layer.shape[2]])
         layer.weight.kept = int(layer.weight.mask.sum())
         return errors
 
@@ -94,38 +92,43 @@ class LayerPruning:
         (mask,) = select(self.network, [weight], min(keep, weight.kept), [floor], self.granularity, lambda _: scores)
         return mask
 
-    def _compensated(
+    def _orders(self, layer: Layer) -> list[Tensor]:
+        """The order in which the inputs of each chunk are visited, if it is not that of the matrix: a pattern is one
+        of channels, so those of one kernel position follow each other."""
+        if self.granularity.kind != "pattern" or layer.positions == 1:
+            return []
+        orders = []
+        for chunk, place in zip(layer.chunks, places(layer), strict=True):
+            order = torch.arange(place.stop - place.start, device=layer.weight.parameter.device)
+            inputs = chunk.stop - chunk.start
+            orders.append(torch.cat([order[:inputs].view(-1, layer.positions).t().flatten(), order[inputs:]]))
+        return orders
+
+    def _compensate(
         self,
         layer: Layer,
+        place: slice,
         weight: Tensor,
-        inverse: Tensor,
+        root: solvers.InverseRoot,
         marks: Tensor,
         zeros: Tensor,
         keep: int,
-        has_bias: bool,
-    ) -> tuple[Tensor, Tensor]:
-        """A chunk of a weight after Optimal Brain Surgeon, and what is pruned of it.
+    ) -> Tensor:
+        """Prune a chunk of a weight in place by Optimal Brain Surgeon, and return what is pruned of it.
 
         In a pattern, and among single weights, `marks` says how many are pruned where; which ones is decided later.
         """
-        inputs = weight.shape[-1] - has_bias
-        stay = torch.arange(weight.shape[-1], device=weight.device) >= inputs  # the bias
-        stay = stay.expand_as(zeros)
+        every = solvers.BLOCK
+        number = torch.arange(place.start, place.stop, device=weight.device)
+        stay = (number >= layer.shape[2]).expand_as(zeros)  # the bias
         if self.granularity.kind == "weight":
             choose = solvers.as_many_as(marks, per_output=self.scope == "output")
         elif self.granularity.kind == "pattern":
             level = PatternUnits([layer.weight], self.granularity, None).level(keep)
-            order = torch.arange(weight.shape[-1], device=weight.device)
-            by_position = order[:inputs].view(-1, layer.positions).t().flatten()
-            order = torch.cat([by_position, order[inputs:]])
-            choose = solvers.with_fixed(solvers.n_of_m(level), zeros[..., order], stay)
-            inverse, every = inverse[:, order][:, :, order], self.granularity.numbers[1]
-            found = solvers.prune_columns(weight[..., order], inverse, choose, every)
-            result, pruned = (torch.empty_like(each).index_copy_(-1, order, each) for each in found)
-            return result, pruned
+            choose, every = solvers.n_of_m(level), self.granularity.numbers[1]
         else:
             choose = solvers.exactly(marks)
-        return solvers.prune_columns(weight, inverse, solvers.with_fixed(choose, zeros, stay))
+        return solvers.prune_columns(weight, root.factor, solvers.with_fixed(choose, zeros, stay), every)
 
     @torch.no_grad()
     def remove_channels(self, layer: Layer, moments: Moments, mask: Tensor) -> Errors:
@@ -133,23 +136,30 @@ class LayerPruning:
         every layer that reads them has made up for them."""
         if layer.shape[0] > 1:  # a group belongs to its outputs
             return Errors(0.0, 0.0)
-        hessians, kept = moments.hessians(), layer.matrix(mask)
+        kept = layer.matrix(mask)
         before = with_bias(layer, layer.matrix(layer.weight.parameter.detach()))
         inputs = with_bias_mark(layer, kept.any(1, keepdim=True), True)
-        masked = before * inputs
-        after = masked.clone()
-        for place, hessian in zip(places(layer), hessians if self.scoring is None else (), strict=False):
+        after = before * inputs
+        for place, hessian in zip(places(layer), moments.hessians() if self.scoring is None else (), strict=False):
             damped = solvers.damped(hessian, self.damping)
             after[..., place] = solvers.remove_inputs(before[..., place], damped, inputs[:, 0, place])
         rows = kept.any(2, keepdim=True)
-        errors = error_of(layer, hessians, before * rows, masked * rows, after * rows)
+        pruned = (~inputs).expand_as(before)
+        errors = error_of(layer, _errors_by_hessian(moments), before * rows, pruned, after * rows)
         write(layer, after)
         return errors
 
 
-def _diagonal(inverses: Sequence[Tensor], layer: Layer) -> Tensor:
-    """The diagonals of all chunks, without the bias."""
-    return torch.cat([each.diagonal(dim1=1, dim2=2) for each in inverses], 1)[:, : layer.shape[2]]
+def arranged(layer: Layer, orders: Sequence[Tensor], matrix: Tensor) -> Tensor:
+    """A matrix with the inputs of each chunk in another order."""
+    if not orders:
+        return matrix
+    return torch.cat([matrix[..., place][..., order] for place, order in zip(places(layer), orders, strict=True)], -1)
+
+
+def restored(layer: Layer, orders: Sequence[Tensor], matrix: Tensor) -> Tensor:
+    """A matrix that was `arranged`, as it was before."""
+    return arranged(layer, [order.argsort() for order in orders], matrix)
 
 
 def places(layer: Layer) -> list[slice]:
@@ -170,13 +180,26 @@ def with_bias_mark(layer: Layer, marks: Tensor, mark: bool) -> Tensor:
     return marks if layer.bias is None else torch.cat([marks, torch.full_like(marks[..., :1], mark)], -1)
 
 
-def error_of(layer: Layer, hessians: Sequence[Tensor], before: Tensor, masked: Tensor, after: Tensor) -> Errors:
+ErrorOf = Callable[[Tensor], float]
+"""The squared error of the outputs for a change of the weights of a chunk."""
+ROWS = 256
+"""The outputs whose errors are computed at once."""
+
+
+def _errors_by_hessian(moments: Moments) -> list[ErrorOf]:
+    return [partial(solvers.squared_error, hessian=hessian) for hessian in moments.hessians()]
+
+
+def error_of(layer: Layer, chunks: Sequence[ErrorOf], before: Tensor, pruned: Tensor, after: Tensor) -> Errors:
     """The errors of outputs relative to their mean square."""
-    total, *errors = (
-        sum(solvers.squared_error(each[..., place], h) for place, h in zip(places(layer), hessians, strict=True))
-        for each in (before, before - masked, before - after)
-    )
-    return Errors(*(error / total if total else 0.0 for error in errors))
+    total = wrong_masked = wrong = 0.0
+    for place, error in zip(places(layer), chunks, strict=True):
+        for start in range(0, layer.shape[1], ROWS):
+            part = (..., slice(start, start + ROWS), place)
+            total += error(before[part])
+            wrong_masked += error(before[part] * pruned[part])
+            wrong += error(before[part] - after[part])
+    return Errors(wrong_masked / total, wrong / total) if total else Errors(0.0, 0.0)
 
 
 def write(layer: Layer, matrix: Tensor) -> None:

@@ -15,6 +15,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from ..modules import is_matrix_module, is_transposed
 from ..numerics import wide
 from ..weights import Weight
+from .solvers import InverseRoot
 
 PIECE = 1 << 23
 """Inputs are unfolded in pieces of about this many numbers."""
@@ -195,6 +196,7 @@ class Moments:
         device = layer.weight.parameter.device
         dtype = torch.float64 if layer.weight.parameter.dtype == torch.float64 else torch.float32
         self.sums = [torch.zeros(layer.shape[0], size, size, dtype=dtype, device=device) for size in sizes]
+        self._roots: list[InverseRoot] = []
 
     def add(self, module: nn.Module, inputs: Tensor) -> None:
         for columns in self.layer.columns(module, wide(inputs.detach()), self._most, self._random):
@@ -217,12 +219,25 @@ class Moments:
                 "exclude=, or use batches that reach it"
             )
         scaled = [total.mul_(2 / self.number) for total in self.sums]  # in place: there is one of them in memory
-        if not all(bool(torch.isfinite(each).all()) for each in scaled):
+        # An input that is not finite is not on the diagonal either. A check of all elements takes twice their memory.
+        if not all(bool(torch.isfinite(each.diagonal(dim1=1, dim2=2)).all()) for each in scaled):
             raise FloatingPointError(
                 f"the inputs of {self.layer.name} are NaN or infinite for a calibration batch; check the batches and "
                 "the weights of the layers before it"
             )
         return scaled
+
+    def roots(self, damping: float, orders: Sequence[Tensor] = ()) -> list[InverseRoot]:
+        """The roots of the inverse Hessians, in whose memory they are: `hessians` cannot be used any more.
+
+        With `orders`, they are those of the inputs of each chunk in another order.
+        """
+        if not self._roots:
+            hessians = self.hessians()
+            if orders:
+                hessians = [each[:, order][:, :, order] for each, order in zip(hessians, orders, strict=True)]
+            self._roots = [InverseRoot(each, damping) for each in hessians]
+        return self._roots
 
     def diagonal(self) -> Tensor:
         """The diagonal of the Hessian, (groups, inputs), without the bias."""

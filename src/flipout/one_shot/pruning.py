@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..criteria import Criterion, lamp
 from ..events import warn_of_dead_layers
 from ..modules import unwrapped
+from ..numerics import wide
 from ..runtime import attachments
 from ..runtime.batches import Batches, LossFunction
 from ..runtime.scoring import name_of
@@ -19,6 +20,7 @@ from ..units import Granularity, GranularityChoice, Reduction, as_granularity, u
 from ..weights import Patterns, Weight, find_weights
 from .backup import unchanged_on_failure
 from .calibration import Stage, Walk, batch_norms, calibrating
+from .kept_outputs import give_back_memory
 from .layer_pruning import Errors, LayerPruning
 from .layers import Layer, Moments, layers_of
 from .recalibration import observe_norms, write_statistics
@@ -181,12 +183,14 @@ class Job:
                     self.network, pool, pool.keeps[number], self.pruning.scope, self.pruning.granularity, score
                 )
                 floors |= dict(zip(pool.weights, pool.floors, strict=True))
-            self._visit(
-                walk,
-                number,
-                rounds,
-                lambda layer, seen: self.pruning.prune(layer, seen, keeps[layer.weight], floors[layer.weight]),
-            )
+
+            def change(layer: Layer, seen: Moments) -> Errors:
+                errors = self.pruning.prune(layer, seen, keeps[layer.weight], floors[layer.weight])
+                if number == rounds - 1:
+                    del layer.weight.mask  # a byte for each weight, which nothing reads any more
+                return errors
+
+            self._visit(walk, number, rounds, change)
 
     def _visit(self, walk: Walk, number: int, rounds: int, change: Callable[[Layer, Moments], Errors]) -> None:
         """Observe and change the layers, stage by stage."""
@@ -197,11 +201,13 @@ class Job:
             began = time.perf_counter()
             seen = walk.observe(stage)
             for layer in stage.layers:
+                give_back_memory()
                 self.errors[layer] = change(layer, seen.pop(layer))
                 now = time.perf_counter()
                 self.seconds[layer] += now - began
                 began = now
             done += len(stage.layers)
+        give_back_memory()
 
     def _show(self, done: int, rounds: int, stage: Stage) -> None:
         if self.progress is not None:
@@ -220,14 +226,15 @@ class Job:
         for stage in walk.surveys():
             for layer, moments in walk.observe(stage).items():
                 is_obs = scoring is None
-                diagonals[layer] = pruning.inverse_diagonal(moments) if is_obs else moments.diagonal().clone()
+                diagonals[layer] = pruning.inverse_diagonal(moments).double() if is_obs else moments.diagonal().clone()
+        walk.restart()
         return lambda weight: self._score(weight, diagonals)
 
     def _score(self, weight: Weight, diagonals: dict[Layer, Tensor]) -> Tensor:
         layer = self.of[weight]
         if self.pruning.scoring is not None:
             return self.pruning.scoring.scores(layer, diagonals.get(layer))
-        matrix = layer.matrix(weight.parameter.detach())
+        matrix = wide(layer.matrix(weight.parameter.detach()))
         # Relative to what is left of the layer, as in LAMP: no layer loses its last weight before all others do.
         return lamp(layer.tensor(saliency(matrix, diagonals[layer])).sqrt())
 

@@ -9,7 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..ranking import apportion, read_floor
+from ..problems import NotFiniteError
+from ..ranking import apportion, numbers_of_smallest, read_floor
 from ..runtime.batches import Batches
 from ..schedules import Geometric, Pruning
 from ..units import DeadWeights, Granularity, Ranking, Units, units_for
@@ -79,10 +80,24 @@ def counts_by_layer(
     """How many weights each layer of a pool keeps, from the scores of all of them if the scope is global."""
     if scope != "global" or granularity.kind == "pattern":
         kept = apportion([weight.size for weight in pool.weights], keep, pool.floors)
+    elif granularity.kind == "weight" and not any(pool.floors):
+        ranked = ranking(network, pool.weights, score, pool.floors)
+        masks = [weight.mask if weight.kept < weight.size else every(weight) for weight in pool.weights]
+        surplus = sum(weight.kept for weight in pool.weights) - keep
+        try:
+            pruned = numbers_of_smallest(ranked.scores, masks, surplus, **ranked.options())
+        except NotFiniteError as error:
+            raise ranked.not_finite(error.tensor) from None
+        kept = [weight.kept - gone for weight, gone in zip(pool.weights, pruned, strict=True)]
     else:
         after = select(network, pool.weights, keep, pool.floors, granularity, score)
         kept = [int(mask.sum()) for mask in after]
     return dict(zip(pool.weights, kept, strict=True))
+
+
+def every(weight: Weight) -> Tensor:
+    """The mask of a weight of which nothing is pruned, without the memory of one."""
+    return torch.ones((), dtype=torch.bool, device=weight.parameter.device).expand(weight.parameter.shape)
 
 
 def select(

@@ -18,6 +18,8 @@ from torch import Tensor
 
 BLOCK = 128
 """The inputs that are visited before the weights of all later inputs are changed, in one product."""
+TRIANGLE = 256
+"""The rows of a triangular matrix that are computed at once. Only so many are ever in memory twice."""
 
 Choose = Callable[[slice, Tensor], Tensor]
 """`choose(inputs, scores)` marks what is pruned of some neighbouring inputs, from their scores at that moment."""
@@ -25,45 +27,118 @@ Choose = Callable[[slice, Tensor], Tensor]
 
 def damped(hessian: Tensor, damping: float = 0.01) -> Tensor:
     """The Hessian in float64, with a share of the mean of its diagonal added to the diagonal."""
-    result = hessian.double()
-    diagonal = result.diagonal(dim1=-2, dim2=-1)
-    added = damping * diagonal.mean(-1, keepdim=True)
-    diagonal += torch.where(added > 0, added, 1.0)  # a layer whose inputs are all zero
+    result = hessian.to(torch.float64, copy=True)
+    add_damping(result, damping)
     return result
 
 
-def inverse(hessian: Tensor) -> Tensor:
-    """The inverse of a positive definite matrix."""
-    return torch.cholesky_inverse(torch.linalg.cholesky(hessian))
+def add_damping(hessian: Tensor, damping: float) -> Tensor:
+    """Add a share of the mean of its diagonal to the diagonal of a Hessian, in place. Return what is added."""
+    diagonal = hessian.diagonal(dim1=-2, dim2=-1)
+    added = damping * diagonal.mean(-1, keepdim=True)
+    added = torch.where(diagonal.mean(-1, keepdim=True) > 0, added, 1.0)  # a layer whose inputs are all zero
+    diagonal += added
+    return added
 
 
 def saliency(weight: Tensor, inverse_diagonal: Tensor) -> Tensor:
     """`w^2 / [H^-1]_jj`: twice the error of the outputs if a weight is removed, and the others make up for it."""
-    return weight.double().square() / inverse_diagonal.unsqueeze(-2)
+    return weight.square() / inverse_diagonal.unsqueeze(-2)
 
 
 def squared_error(change: Tensor, hessian: Tensor) -> float:
     """The mean squared error of the outputs, summed over them, if the weights change: `tr(D H D^T) / 2`."""
-    change = change.double()
-    return float(((change @ hessian.double()) * change).sum() / 2)
+    return float((change @ hessian).mul_(change).sum() / 2)
 
 
-def prune_columns(weight: Tensor, hessian_inverse: Tensor, choose: Choose, every: int = BLOCK) -> tuple[Tensor, Tensor]:
-    """Prune a weight input by input, and change the weights of later inputs to make up for it.
+class InverseRoot:
+    """The upper triangular `U` with `U^T U = H^-1`, for a damped Hessian. It takes the Hessian's place in memory.
+
+    Row i of it is that of the inverse Hessian of the inputs from i on, divided by the root of its diagonal. With
+    `H = R R^T` for an upper triangular `R`, it is `R^-1`; the inverse of `H` is never computed.
+
+    Args:
+        hessian: the Hessian. Its memory is used for `factor`.
+        damping: the share of the mean of its diagonal that is added to the diagonal.
+    """
+
+    def __init__(self, hessian: Tensor, damping: float = 0.01) -> None:
+        self.added = add_damping(hessian, damping)
+        factorize(hessian, self.added)
+        invert_triangle(hessian)
+        self.factor = hessian
+
+    def inverse_diagonal(self) -> Tensor:
+        """The diagonal of `H^-1`."""
+        norms: Tensor = torch.linalg.vector_norm(self.factor, dim=-2)
+        return norms.square()
+
+    def squared_error(self, change: Tensor) -> float:
+        """`squared_error` with the Hessian before damping."""
+        roots = torch.linalg.solve_triangular(self.factor, change, upper=True, left=False)
+        errors = torch.linalg.vector_norm(roots, dim=(-2, -1)).square()
+        damping = torch.linalg.vector_norm(change, dim=(-2, -1)).square() * self.added.squeeze(-1)
+        return float((errors - damping).clamp_(min=0).sum() / 2)
+
+
+def factorize(matrix: Tensor, damping: Tensor) -> None:
+    """Replace a positive definite matrix by the upper triangular `R` with `R R^T` equal to it, in place.
+
+    What is below the diagonal is left as it is. If rounding makes a part indefinite, it is damped once more.
+    """
+    size = matrix.shape[-1]
+    for start in reversed(range(0, size, TRIANGLE)):
+        here, before = slice(start, min(start + TRIANGLE, size)), slice(0, start)
+        corner = cholesky_from_the_end(matrix[..., here, here], damping)
+        matrix[..., here, here] = corner
+        if start:
+            column = matrix[..., before, here]
+            column.copy_(torch.linalg.solve_triangular(corner.mT, column, upper=False, left=False))
+            matrix[..., before, before].baddbmm_(column, column.mT, alpha=-1)
+
+
+def cholesky_from_the_end(matrix: Tensor, damping: Tensor) -> Tensor:
+    """The upper triangular `R` with `R R^T = matrix`, for a small matrix."""
+    reverse = matrix.flip(-1, -2)
+    diagonal = reverse.diagonal(dim1=-2, dim2=-1)
+    while True:
+        lower, failed = torch.linalg.cholesky_ex(reverse)
+        if not failed.any():
+            root: Tensor = lower.flip(-1, -2)
+            return root
+        if not (damping > 0).all():
+            raise ValueError("the Hessian of a layer is singular: give a larger damping=")
+        diagonal += damping * (failed > 0).unsqueeze(-1)
+        damping = 2 * damping
+
+
+def invert_triangle(matrix: Tensor) -> None:
+    """Replace an upper triangular matrix by its inverse, in place, and what is below the diagonal by zeros."""
+    size = matrix.shape[-1]
+    for start in range(0, size, TRIANGLE):
+        here, before = slice(start, min(start + TRIANGLE, size)), slice(0, start)
+        corner = matrix[..., here, here]
+        inverse = torch.linalg.solve_triangular(corner, torch.eye(corner.shape[-1]).to(corner), upper=True)
+        corner.copy_(inverse)
+        if start:
+            column = matrix[..., before, here]
+            column.copy_(matrix[..., before, before] @ column @ -inverse)
+            matrix[..., here, before] = 0
+
+
+def prune_columns(weight: Tensor, factor: Tensor, choose: Choose, every: int = BLOCK) -> Tensor:
+    """Prune a weight in place, input by input, and change the weights of later inputs to make up for it.
 
     Args:
         weight: the weight.
-        hessian_inverse: the inverse of the damped Hessian.
+        factor: that of the `InverseRoot`.
         choose: marks what is pruned of the next `every` inputs.
         every: how many inputs are chosen from at a time.
 
     Returns:
-        The new weight, and marks of what is pruned.
+        Marks of what is pruned.
     """
-    weight = weight.clone()
     inputs = weight.shape[-1]
-    # Row i of the factor is that of the inverse Hessian of the inputs from i on, divided by the root of its diagonal.
-    factor = torch.linalg.cholesky(hessian_inverse, upper=True).to(weight.dtype)
     roots = factor.diagonal(dim1=-2, dim2=-1)
     pruned = torch.zeros_like(weight, dtype=torch.bool)
     step = max(every, BLOCK // every * every)
@@ -80,8 +155,8 @@ def prune_columns(weight: Tensor, hessian_inverse: Tensor, choose: Choose, every
             losses[..., i - start] = loss
             here[..., i - start :] -= loss[..., None] * factor[:, i, None, i:end]
         here.masked_fill_(pruned[..., start:end], 0)
-        weight[..., end:] -= losses @ factor[:, start:end, end:]
-    return weight, pruned
+        weight[..., end:].baddbmm_(losses, factor[:, start:end, end:], alpha=-1)
+    return pruned
 
 
 def remove_inputs(weight: Tensor, hessian: Tensor, kept: Tensor) -> Tensor:

@@ -2,6 +2,6 @@
 
 from .dead_first import choose_dead_first
 from .quotas import apportion, choose, read_floor
-from .ranking import smallest
+from .ranking import numbers_of_smallest, smallest
 
-__all__ = ["apportion", "choose", "choose_dead_first", "read_floor", "smallest"]
+__all__ = ["apportion", "choose", "choose_dead_first", "numbers_of_smallest", "read_floor", "smallest"]

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..numerics import BLOCK
 from ..problems import NotFiniteError
 from ..views import View
 from .across_ranks import search_views, total_counts
@@ -74,6 +75,35 @@ def smallest(
     if sum(counts(chosen)) != count:
         raise _impure()
     return chosen
+
+
+def numbers_of_smallest(
+    scores: Scores,
+    candidates: Sequence[Tensor],
+    count: int,
+    *,
+    dtype: torch.dtype = torch.float32,
+    run: Run = lambda function: function,
+    views: Sequence[View] = (),
+) -> list[int]:
+    """How many of the `count` smallest scores each tensor has; see `smallest`. Marks of one tensor are in memory."""
+    if count == 0 or not _sortable(candidates, dtype) or any(view.key is not None for view in views):
+        return counts(smallest(scores, candidates, count, dtype=dtype, run=run, views=views))
+    histogram = _leading_histogram(scores, candidates, dtype, run)
+    prefix, rank = _find(histogram, count)
+    if int(histogram[prefix]) > max(candidate.numel() for candidate in candidates):
+        return counts(smallest(scores, candidates, count, dtype=dtype, run=run, views=views))
+    low, high = _range(prefix - BINS // 2, dtype)
+    numbers, values = [], []
+    for i, candidate in enumerate(candidates):
+        score = scores(i).to(dtype).flatten()
+        below, within = run(below_and_inside)(score, candidate.view(torch.uint8).flatten(), low, high)
+        numbers.append(int(torch.count_nonzero(below)))
+        values.append(score[_where(within)])
+    taken = torch.cat(values).argsort(stable=True)[:rank]
+    starts = torch.tensor([0, *(len(each) for each in values)]).cumsum(0)
+    inside = torch.bincount(torch.searchsorted(starts, taken, right=True) - 1, minlength=len(values)).tolist()
+    return [below + within for below, within in zip(numbers, inside, strict=True)]
 
 
 def smallest_of_each(
@@ -141,9 +171,11 @@ def _leading_histogram(scores: Scores, candidates: Sequence[Tensor], dtype: torc
     """The number of candidates with each leading digit, in the order of the scores."""
     total = torch.zeros(BINS + 1, dtype=torch.int64, device="cpu")
     for i, candidate in enumerate(candidates):
-        bits = scores(i).to(dtype).view(integer_of(dtype))
-        digits = run(leading_digits)(bits.flatten(), candidate.view(torch.uint8).flatten())
-        total += torch.bincount(digits, minlength=BINS + 1)
+        bits = scores(i).to(dtype).view(integer_of(dtype)).flatten()
+        chosen = candidate.view(torch.uint8).flatten()
+        for start in range(0, len(bits), BLOCK):
+            digits = run(leading_digits)(bits[start : start + BLOCK], chosen[start : start + BLOCK])
+            total += torch.bincount(digits, minlength=BINS + 1)
     # Negative numbers come first. The larger their bits, the smaller they are.
     total = torch.cat([total[1 : BINS // 2 + 1].flip(0), total[BINS // 2 + 1 :]])
     beyond = bins_beyond_finite(dtype)

@@ -14,7 +14,10 @@ from torch import nn
 import flipout
 
 from ..errors import LabError
-from ..runs.one_shot import prune_run, read_trained
+from ..runs import run_folder
+from ..runs.networks import evaluate
+from ..runs.one_shot import EXAMPLES, prune_run, read_trained
+from ..tables import Table
 from .application import app, console, errors
 
 Source = Annotated[Path, typer.Argument(help="folder of a run, or a safetensors file", metavar="RUN|FILE")]
@@ -38,7 +41,7 @@ def prune(
     floor: Annotated[int, typer.Option(help="the least number of weights that each layer keeps", min=0)] = 0,
     rounds: Annotated[int, typer.Option(help="prune in so many steps", min=1)] = 1,
     recalibrate: Annotated[bool, typer.Option(help="estimate the statistics of batch norms again")] = True,
-    examples: Examples = 1000,
+    examples: Examples = EXAMPLES,
     seed: Annotated[int, typer.Option(help="seed of the choice of images")] = 0,
     exclude: Exclude = None,
     model: Model = None,
@@ -46,15 +49,27 @@ def prune(
     width: Width = None,
 ) -> None:
     """Prune a trained network in one shot, without training it again."""
+    if (out / run_folder.CONFIG).exists():
+        raise LabError(f"{out} holds a run; choose another --out")
     trained = read_trained(source, model=model, data=data, width=width)
     options: dict[str, Any] = {
         **{"sparsity": sparsity, "method": method, "granularity": granularity, "scope": scope, "floor": floor},
         **{"rounds": rounds, "recalibrate": recalibrate, "seed": seed, "exclude": exclude},
     }
+    before = evaluate(trained.model, trained.held_out)
     with bar("pruning") as progress:
-        report, table = prune_run(trained, out, examples, {**options, "progress": progress})
+        report, result = prune_run(trained, out, trained.settings, {**options, "progress": progress}, examples)
+    measured = "validation" if trained.settings.validate_ else "test"
+    rows = [
+        ("weights kept", f"{report.nonzero:,} of {report.prunable:,}"),
+        ("sparsity", f"{report.sparsity:.4%}"),
+        (f"{measured} accuracy before", f"{before:.2%}"),
+        (f"{measured} accuracy after", f"{run_folder.accuracy_in(result):.2%}"),
+        ("seconds", f"{report.seconds:.1f}"),
+        ("to fine-tune it", f"flipout train --method keep-zeros --init {out / run_folder.MODEL} ..."),
+    ]
     console.print(str(report), soft_wrap=True, markup=False)
-    console.print(table.rich())
+    console.print(Table("", (), rows, texts=(0, 1)).rich())
     console.print(f"saved in {out}", soft_wrap=True, markup=False)
 
 

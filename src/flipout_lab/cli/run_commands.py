@@ -24,12 +24,12 @@ from ..models import MODELS
 from ..runs import run_views
 from ..runs.exporting import FORMATS, export_run, load_with_images
 from ..runs.method_options import options_of
+from ..runs.networks import evaluate
 from ..runs.pruning import attach, make_optimizer, steps_per_epoch
 from ..runs.run_folder import read_settings
 from ..runs.run_views import prunable_weights, view_for
 from ..runs.settings import flag
 from ..runs.trackers import MLflow, TensorBoard, Tracker, WeightsAndBiases
-from ..runs.training import evaluate
 from ..tables import Table
 from .application import Folder, app, console, errors, settings_command
 

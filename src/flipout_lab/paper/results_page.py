@@ -22,6 +22,8 @@ from ..reports.labels import (
 )
 from ..reports.lead import choice_table, lead_figure, trials_table
 from ..reports.matplotlib_figures import draw_figure
+from ..reports.one_shot import PART as ONE_SHOT
+from ..reports.one_shot import complete, minus_magnitude_table, one_shot_networks
 from ..reports.records import Record, Records, pooled, versions_of
 from ..reports.report_writer import UniqueNames
 from ..reports.seed_statistics import dense_cell, seeds_line
@@ -69,6 +71,12 @@ A method that makes training faster can train for longer. Every method was train
 run at a time on one core, with shrinking and sparse kernels where they pay. Methods are compared at the time that
 FlipOut's default takes for its longest training. The time is that of training alone, without evaluation.
 """
+ONE_SHOT_PROTOCOL = """\
+Networks were trained without pruning, and each was then pruned in every way, with 1,000 unlabelled training images
+([one-shot pruning](one-shot.md)). Batch norms were estimated again, except where the table says so. Beside them are
+networks of the same initial weights that were pruned while they trained, for the same number of epochs. What not all
+seeds have finished is left out.
+"""
 
 
 def render_results_page(all_records: Sequence[Records], command: str, pictures: Path | None = None) -> str:
@@ -83,6 +91,7 @@ def render_results_page(all_records: Sequence[Records], command: str, pictures: 
         "## Which method at which sparsity\n",
         _table_or_not_run(choice_table("", records.runs)),
         *_equal_time(records, pictures, names),
+        *_one_shot(records),
         "## The claims of the paper\n",
         _table_or_not_run(claims_table("", records), "\n[Every comparison](#the-claims-in-detail) is below.\n"),
         *_trials(records, pictures, names),
@@ -116,6 +125,22 @@ def _equal_time(records: Records, pictures: Path | None, names: UniqueNames) -> 
             path = pictures / f"{names.reserve(title, 'hours')}.png"
             draw_figure(path, title, time_chart(runs, sparsity))
             yield f"![{title}: accuracy against hours]({pictures.name}/{path.name})\n"
+
+
+def _one_shot(records: Records) -> Iterator[str]:
+    """One-shot pruning of dense networks beside gradual pruning, if that was run."""
+    networks = one_shot_networks(records.runs)
+    if networks:
+        yield f"## {PART_TITLES[ONE_SHOT]}\n"
+        yield ONE_SHOT_PROTOCOL
+    for network, runs in networks.items():
+        shown = complete(runs)
+        yield f"### {network}\n"
+        yield f"{seeds_line(shown)}.\n"
+        yield report_tables.accuracy_table("", shown).markdown()
+        yield minus_magnitude_table("", shown).markdown()
+        if (dead := report_tables.dead_table("", shown)) is not None:
+            yield dead.markdown()
 
 
 def _dense_sentence(runs: Sequence[Record]) -> str:
@@ -191,7 +216,9 @@ def _summarize(findings: Sequence[Finding]) -> str:
 def _networks(records: Records, pictures: Path | None, names: UniqueNames) -> Iterator[str]:
     """All tables of every network, part by part."""
     for network, of_network in by_network(records.runs).items():
-        parts = dict.fromkeys(part for run in of_network for part in run.parts if part not in (TRIALS, EQUAL_TIME))
+        parts = dict.fromkeys(
+            part for run in of_network for part in run.parts if part not in (TRIALS, EQUAL_TIME, ONE_SHOT)
+        )
         if not any(run.result is not None or run.failure for run in of_network) or not parts:
             continue
         yield f"## {network}\n"

@@ -10,8 +10,8 @@ import torch
 from flipout.export import accelerate, compact
 from flipout.export.timing import time_interleaved
 
+from ..runs.networks import load_run
 from ..runs.run_folder import network_shape
-from ..runs.training import load_run
 from .charts import Lines, Style, curve_of
 from .records import Record, grouped
 from .seed_statistics import Cell

@@ -15,6 +15,8 @@ CRITERIA = {
     "flipout_lab.paper:printed_saliency": "saliency as printed",
     "flipout_lab.paper:signed_saliency": "saliency without the absolute value",
 }
+ONE_SHOT = {"obs": "Optimal Brain Surgeon", "wanda": "Wanda", "magnitude": "magnitude", "fisher": "Fisher"}
+"""The methods of one-shot pruning."""
 SCHEDULES = {"default": "our schedule", "paper": "the paper's schedule"}
 PART_TITLES = {
     "results": "Accuracy against sparsity",
@@ -28,6 +30,7 @@ PART_TITLES = {
     "others": "Other methods",
     "second chances": "Second chances: pruned weights that come back",
     "equal time": "Accuracy at equal time",
+    "one shot": "One-shot beside gradual pruning",
     "choice": "Choices made on held-out data",
     "smoke test": "Smoke test: it says nothing about the methods",
     "runs": "Runs outside of a grid",
@@ -128,17 +131,21 @@ WORDS: Mapping[str, Callable[[Any], str]] = {
     "granularity": lambda value: {"channel": "channels", "kernel": "kernels"}.get(value, value),
     "dead_first": lambda value: "dead first" if value else "dead last",
     "pace": lambda value: f"{value} pace",
+    "recalibrate": lambda value: "" if value else "batch norms as they were",
     "criterion": lambda value: CRITERIA.get(value, value),
 }
 """How options are worded; others by their name and value."""
 
 
 def _label(settings: Settings, options: Mapping[str, Any], schedules_differ: bool) -> str:
-    words = [method_title(settings.method)]
+    one_shot = settings.option("one_shot")
+    words = [method_title(settings.method) if one_shot is None else f"One shot: {ONE_SHOT[one_shot]}"]
     record = find_method_or_none(settings.method)
     if record is not None and not record.needs_sparsity and settings.sparsity is not None:
         words.append("exact count")
     for name, value in options.items():
+        if name == "one_shot":
+            continue
         if name in WORDS:
             words.append(WORDS[name](value))
         elif name == "schedule":

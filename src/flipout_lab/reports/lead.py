@@ -13,7 +13,8 @@ from .records import Record
 from .report_tables import is_reference, paired_differences
 from .seed_statistics import Cell, PairedDifference, cell_of, cells, holm
 
-SMOKE = ("smoke test",)
+ASIDE = {"smoke test", "one shot"}
+"""Parts that have a section of their own."""
 NOT_RUN = "not run yet"
 FLIPOUT, EARLY, REVIVED = "FlipOut", "Global magnitude, end 0.2", "Global magnitude, second chances"
 SHOWN_OPTIONS = {"schedule", SECOND_CHANCES, "end"}  # of the methods in the first figure
@@ -51,11 +52,11 @@ class LeadFigure:
 
 
 def measured_networks(runs: Iterable[Record]) -> dict[str, list[Record]]:
-    """The networks with results on the test set, without smoke tests.
+    """The networks with results on the test set, without those of parts that stand aside.
 
     Convolutional networks come before others, and long training before short.
     """
-    tested = [run for run in runs if not run.settings.validate_ and run.parts != SMOKE]
+    tested = [run for run in runs if not run.settings.validate_ and not set(run.parts) <= ASIDE]
     networks = {
         title: group
         for title, group in by_network(tested).items()

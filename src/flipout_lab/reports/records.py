@@ -47,7 +47,7 @@ class Record:
 
     @property
     def is_pruned(self) -> bool:
-        return self.settings.method != "dense"
+        return self.settings.method != "dense" or self.settings.option("one_shot") is not None
 
     @property
     def before_fine_tuning(self) -> float | None:

@@ -16,8 +16,8 @@ from flipout.export.formats import OUTPUT_TOLERANCE, open_session, run_session
 
 from ..errors import LabError, unknown
 from ..tables import Table
+from .networks import load_run
 from .run_folder import CONFIG, MODEL, network_shape
-from .training import load_run
 
 CHECKED_IMAGES = 100
 """The number of random images that every export is checked with."""

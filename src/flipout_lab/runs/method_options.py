@@ -33,6 +33,7 @@ from flipout.units import as_granularity
 from ..errors import LabError, find, unknown
 
 SecondChances = flipout.SecondChances
+OneShotMethod = Literal["obs", "wanda", "magnitude", "fisher"]
 SECOND_CHANCES = "second_chances"
 """The argument of a pruner that takes `SecondChances`, the option that says whether, and the prefix of its settings."""
 
@@ -213,7 +214,8 @@ def takes_criterion(record: Method) -> bool:
 
 
 def _loop_options(record: Method) -> list[MethodOption]:
-    """Options for what a method needs from the training loop, and the criterion that takes the place of its own."""
+    """Options for what a method needs from the training loop, the criterion that takes the place of its own, and what
+    happens to a dense network after its training."""
     options = []
     if takes_criterion(record):
         about = "score weights by this module:function instead"
@@ -224,6 +226,11 @@ def _loop_options(record: Method) -> list[MethodOption]:
     if share := record.needs.further_epochs:
         kind, about = Annotated[float, Field(ge=0, le=1000)], "epochs after the pruning, as a share of --epochs"
         options.append(MethodOption("fine_tune", kind, share, about, own=True, default_text=f"{share:.3g}"))
+    if record.name == "dense":
+        about = "prune the trained network in one shot, with this method"
+        options.append(MethodOption("one_shot", OneShotMethod | None, None, about, own=True))
+        about = "after --one-shot, estimate the statistics of batch norms again"
+        options.append(MethodOption("recalibrate", bool, True, about, own=True))
     return options
 
 

@@ -15,13 +15,14 @@ from ..data import Data, load
 from ..data.batches import Images, prepare
 from ..errors import LabError
 from ..files import write_bytes, write_json
-from ..tables import Table
 from . import run_folder
+from .networks import build_model, evaluate, load_run
 from .pruning import measure_result
-from .settings import Settings, make_settings
-from .training import build_model, evaluate, load_run
+from .settings import Settings, make_settings, validated
 
 BATCH = 100
+EXAMPLES = 1000
+"""How many training images a network is calibrated with, unless another number is given."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,11 @@ class Trained:
         return [batch for batch, _ in zip(shuffled, range(number), strict=False)]
 
 
+def dense_settings(settings: Settings) -> Settings:
+    """The settings of the dense network that a run with `one_shot` prunes."""
+    return validated({**settings.base(), "method": "dense", "sparsity": 0.0})
+
+
 def read_trained(source: Path, **network: Any) -> Trained:
     """Read the network of a run, or of a safetensors file with the name of its network and data."""
     if source.is_dir():
@@ -69,22 +75,18 @@ def read_trained(source: Path, **network: Any) -> Trained:
     return Trained(settings, model, data, train, held_out)
 
 
-def prune_run(trained: Trained, out: Path, examples: int, options: dict[str, Any]) -> tuple[flipout.PruneReport, Table]:
-    """Prune a network, measure it before and after, and write the folder of a run."""
-    if (out / run_folder.CONFIG).exists():
-        raise LabError(f"{out} holds a run; choose another --out")
-    model, before = trained.model, evaluate(trained.model, trained.held_out)
+def prune_run(
+    trained: Trained, out: Path, settings: Settings, options: dict[str, Any], examples: int = EXAMPLES
+) -> tuple[flipout.PruneReport, dict[str, Any]]:
+    """Prune a network, measure it, and write the folder of a run with these settings. Return also its result."""
+    batches = trained.batches(examples, options["seed"])
     try:
-        report = flipout.prune(
-            model, trained.batches(examples, options["seed"]), loss_fn=nn.functional.cross_entropy, **options
-        )
+        report = flipout.prune(trained.model, batches, loss_fn=nn.functional.cross_entropy, **options)
     except (ValueError, FloatingPointError) as error:  # the library names the fix
         raise LabError(str(error)) from error
-    after = evaluate(model, trained.held_out)
+    result = _result(trained, report)
     run_folder.prepare_folder(out)
-    settings = trained.settings
-    write_bytes(out / run_folder.MODEL, run_folder.model_bytes(model))
-    write_json(out / run_folder.RESULT, _result(trained, report, after))
+    write_bytes(out / run_folder.MODEL, run_folder.model_bytes(trained.model))
     kept = {key: value for key, value in options.items() if key != "progress"}
     write_json(
         out / run_folder.CONFIG,
@@ -95,24 +97,14 @@ def prune_run(trained: Trained, out: Path, examples: int, options: dict[str, Any
             "one_shot": {**kept, "examples": examples},
         },
     )
-    rows = [
-        ("weights kept", f"{report.nonzero:,} of {report.prunable:,}"),
-        ("sparsity", f"{report.sparsity:.4%}"),
-        (f"{_measured_on(settings)} accuracy before", f"{before:.2%}"),
-        (f"{_measured_on(settings)} accuracy after", f"{after:.2%}"),
-        ("seconds", f"{report.seconds:.1f}"),
-        ("to fine-tune it", f"flipout train --method keep-zeros --init {out / run_folder.MODEL} ..."),
-    ]
-    return report, Table("", (), rows, texts=(0, 1))
+    write_json(out / run_folder.RESULT, result)
+    return report, result
 
 
-def _measured_on(settings: Settings) -> str:
-    return "validation" if settings.validate_ else "test"
-
-
-def _result(trained: Trained, report: flipout.PruneReport, accuracy: float) -> dict[str, Any]:
+def _result(trained: Trained, report: flipout.PruneReport) -> dict[str, Any]:
     """The content of `result.json`, so that a pruned network is a finished run to every other command."""
     model, settings = trained.model, trained.settings
+    accuracy = evaluate(model, trained.held_out)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     pruner = flipout.KeepZeros(model, optimizer, include=[layer.name for layer in report.layers])
     measured = measure_result(pruner, model, torch.zeros(1, *trained.data.shape))

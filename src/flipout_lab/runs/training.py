@@ -20,15 +20,19 @@ from torch import Tensor, nn
 import flipout
 
 from .. import data
-from ..data.batches import Images, augment, prepare
+from ..data.batches import augment, prepare
 from ..errors import DivergedError, LabError, StoppedError
 from ..files import remove_leftovers, write_bytes, write_json
-from ..models import build
 from . import run_folder
+from .networks import build_model, evaluate, without_model
+from .one_shot import dense_settings, prune_run, read_trained
 from .pruning import attach, learning_rate, make_optimizer, measure_epoch, measure_result, shrinking
 from .run_views import View
 from .settings import Settings, validated
 from .trackers import Tracker
+
+WAIT = -1.0
+"""The patience of a run that needs the network of another one."""
 
 
 @contextmanager
@@ -85,10 +89,12 @@ def train(
         run_folder.compare(folder, settings)
         if (folder / run_folder.RESULT).exists():
             if not (folder / run_folder.MODEL).exists():
-                warnings.warn(_without_model(folder), stacklevel=2)
+                warnings.warn(without_model(folder), stacklevel=2)
             return run_folder.read_result(folder)
         remove_leftovers(folder)
         remove_leftovers(folder / run_folder.CHECKPOINTS)
+        if settings.option("one_shot") is not None:
+            return _one_shot(settings, folder, view, trackers)
         run = Run(settings, folder, view or View(), trackers)
         try:
             # Not before the run is set up: invalid settings must not block a second attempt in the same folder.
@@ -96,6 +102,21 @@ def train(
             return run.train()
         finally:
             run.close()
+
+
+def _one_shot(settings: Settings, folder: Path, view: View | None, trackers: Sequence[Tracker]) -> dict[str, Any]:
+    """Prune the dense network of these settings, which is trained once, in the folder beside this one."""
+    dense = dense_settings(settings)
+    source = folder.parent / dense.folder_name()
+    train(dense, source, view=view, patience=WAIT)
+    for tracker in trackers:
+        tracker.start(folder, settings.as_dict(), 0)
+    method, recalibrate = settings.option("one_shot"), settings.option("recalibrate")
+    options = {"sparsity": settings.sparsity, "method": method, "recalibrate": recalibrate, "seed": settings.seed}
+    _, result = prune_run(read_trained(source), folder, settings, options)
+    for tracker in trackers:
+        tracker.finish(result)
+    return result
 
 
 class Run:
@@ -295,20 +316,6 @@ class Run:
         return (batch for batch, _ in zip(batches, range(count), strict=False))
 
 
-def _without_model(folder: Path) -> str:
-    return (
-        f"the run in {folder} is finished, but its {run_folder.MODEL} was deleted: restore the file, or delete "
-        f"{folder / run_folder.RESULT} and run the same command again to train the network again"
-    )
-
-
-def build_model(settings: Settings, loaded: data.Data) -> nn.Module:
-    model = build(settings.model, loaded.shape, loaded.classes, settings.width)
-    if settings.init is not None:
-        run_folder.load_weights(model, Path(settings.init))
-    return model
-
-
 def choose_device(settings: Settings) -> torch.device:
     """Return the device of a run; one that is not available is an error."""
     try:
@@ -320,28 +327,3 @@ def choose_device(settings: Settings) -> torch.device:
     if settings.amp and device.type == "cpu":
         raise LabError("--amp needs a GPU: give --device cuda, or leave it out")
     return device
-
-
-@torch.no_grad()
-def evaluate(model: nn.Module, images: Images, batch_size: int = 1000) -> float:
-    """Return the accuracy: the share of images that are classified correctly."""
-    mode = model.training
-    model.eval()
-    correct = sum((model(x).argmax(1) == y).sum() for x, y in images.in_order(batch_size))
-    model.train(mode)
-    return float(correct) / len(images)
-
-
-def load_run(folder: Path | str) -> nn.Module:
-    """Return the trained network of a finished run, on the CPU and in evaluation mode. The data set is not read."""
-    folder = Path(folder)
-    settings = run_folder.read_settings(folder)
-    if not (folder / run_folder.MODEL).exists():
-        if (folder / run_folder.RESULT).exists():
-            raise LabError(_without_model(folder))
-        raise LabError(
-            f"{folder} has no {run_folder.MODEL}: the run is not finished; run the same command again to resume it"
-        )
-    model = build(settings.model, *run_folder.network_shape(folder), settings.width)
-    run_folder.load_weights(model, folder / run_folder.MODEL)
-    return model.eval()

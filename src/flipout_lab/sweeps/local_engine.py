@@ -133,10 +133,11 @@ def _train(settings: Settings, location: str, view: View) -> Mapping[str, Any]:
     if not is_url(location):
         return train(settings, location, view=view, patience=LOCK_TIMEOUT)
     with tempfile.TemporaryDirectory(prefix="flipout-") as scratch:
-        mirror = RunMirror(location, Path(scratch))
+        folder = Path(scratch) / "run"  # another network that the run needs is trained beside it
+        mirror = RunMirror(location, folder)
         mirror.fetch()
         try:
-            return train(settings, scratch, view=view, trackers=[mirror])
+            return train(settings, folder, view=view, trackers=[mirror])
         finally:
             mirror.push()
 

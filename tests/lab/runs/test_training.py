@@ -23,9 +23,9 @@ from flipout_lab.data.batches import prepare
 from flipout_lab.errors import StoppedError
 from flipout_lab.runs import run_folder
 from flipout_lab.runs import training as run_module
-from flipout_lab.runs.run_folder import load_weights, model_bytes
+from flipout_lab.runs.networks import evaluate
+from flipout_lab.runs.run_folder import load_weights, model_bytes, read_result, read_settings
 from flipout_lab.runs.trackers import TensorBoard
-from flipout_lab.runs.training import evaluate
 from tests.lab.helpers import StopAt
 
 EPOCHS = 4
@@ -369,3 +369,19 @@ def test_a_network_is_loaded_without_its_data(tmp_path: Path, monkeypatch: pytes
     config["settings"]["data"] = "/not/here"
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert not load_run(tmp_path).training
+
+
+def test_runs_in_one_shot_share_their_dense_network(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"data": "digits", "model": "mlp", "epochs": 2, "method": "dense", "sparsity": 0.8}
+    results = {}
+    for method in ("obs", "magnitude"):
+        results[method] = train(make_settings(**given, one_shot=method), tmp_path / method)
+        assert results[method]["nonzero"] == round(results[method]["prunable"] * 0.2)
+        assert read_settings(tmp_path / method).option("one_shot") == method
+    assert results["obs"]["test_accuracy"] > results["magnitude"]["test_accuracy"]
+    (dense,) = (folder for folder in tmp_path.iterdir() if folder.name not in results)
+    assert read_result(dense)["sparsity"] == 0
+    again = train(make_settings(**given, one_shot="obs"), tmp_path / "obs")
+    assert again == json.loads((tmp_path / "obs" / "result.json").read_text())
+    with pytest.raises(LabError, match="one_shot"):
+        train(make_settings(**given, one_shot="wanda"), tmp_path / "obs")

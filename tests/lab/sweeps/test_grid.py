@@ -138,6 +138,7 @@ def test_shipped_grids_are_valid(name: str) -> None:
         "smoke": {"smoke test"},
         "units": {"results"},
         "equal": {"equal time"},
+        "one": {"one shot"},
     }
     assert expected.get(name.partition("-")[0], {"results", "ablation", "schedules"}) <= set(shipped.parts)
     assert len(shipped.runs()) == len({run.name for run in shipped.runs()})
