@@ -15,7 +15,7 @@ from . import guards, problems
 from .criteria import Criterion, is_elementwise
 from .events import Event, Progress, Selection, warn_of_dead_layers
 from .forms import Form, Hidden, SecondChances, as_second_chances
-from .graph.comparison import Example
+from .graph.comparison import Example, NamedExample
 from .kernels import SparseKernelsChoice, as_sparse_kernels, step_loops
 from .modules import named_tensors
 from .problems import Capability, Need
@@ -582,7 +582,7 @@ class Pruner:
         """Whether `shrink` would save more time than it takes. Ask after each step: it looks after prunings only."""
         return self.shrinker.worth_while
 
-    def shrink(self, example_input: Example) -> nn.Module:
+    def shrink(self, example_input: NamedExample) -> nn.Module:
         """Remove the channels that influence nothing from the network, and return it. Training continues as before."""
         self.shrinker.shrink(example_input)
         return self.model

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..graph.comparison import tensors_of
 from ..graph.copies import UnsupportedNetworkError, has_hooks
 from .graph import ChannelGraph, Indices
 from .resize import changed_sizes, restated
@@ -47,16 +48,18 @@ class RemovableChannels:
 
     Args:
         model: the network, with all of its channels; it is not changed.
-        example: the inputs of a call, with any batch size.
+        args: the positional arguments of a call, with any batch size.
+        kwargs: its keyword arguments.
     """
 
-    def __init__(self, model: nn.Module, example: tuple[Tensor, ...]) -> None:
+    def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> None:
         if any(map(has_hooks, model.modules())):
             raise UnsupportedNetworkError("it has hooks, which may look at whole tensors: remove them first")
-        self._graph = ChannelGraph.of(model, example)
-        found = removable(model, self._graph, example, {})
+        arguments = args, dict(kwargs or {})
+        self._graph = ChannelGraph.of(model, *arguments)
+        found = removable(model, self._graph, *arguments)
         self._stays, self._follows, self.problem = ~found.sets, found.follows, found.problem
-        self._batch = next((len(each) for each in example if each.ndim), 1)
+        self._batch = next((len(each) for each in tensors_of(arguments) if each.ndim), 1)
         self._shapes = {name: tensor.shape for name, tensor in model.named_parameters()}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RemovableChannels:

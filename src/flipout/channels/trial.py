@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from ..graph.comparison import EquivalenceCheck
+from ..graph.comparison import EquivalenceCheck, tensors_of
 from ..graph.copies import UnsupportedNetworkError, first_line, independent_copy
 from .graph import ChannelGraph
 from .record import without_cache
@@ -33,9 +33,10 @@ class Trial:
         self.model, self.graph, self.problems = model, graph, list[str]()
         self._given = args, kwargs or {}
         self.follows = GUESSES[0]  # that worked last
-        tensors = tuple(leaf for leaf in pytree.tree_leaves(self._given) if isinstance(leaf, Tensor))
         try:
-            self._check = EquivalenceCheck(_ByPosition(model, *self._given), tensors)
+            self._check = EquivalenceCheck(
+                ByPosition(model, *self._given), tensors_of((tuple(args), dict(kwargs or {})))
+            )
         except Exception as error:  # the user's code may raise any error
             raise UnsupportedNetworkError(f"the network does not run with the example ({first_line(error)})") from error
 
@@ -46,7 +47,7 @@ class Trial:
             copy = independent_copy(self.model)
             resize(copy, remainder, sizes, follows)
             try:
-                self._check.verify(_ByPosition(copy, *self._given))
+                self._check.verify(ByPosition(copy, *self._given))
             except UnsupportedNetworkError as error:
                 self.problems.append(str(error))
             else:
@@ -82,7 +83,7 @@ class Trial:
         return one | other if self.works(one | other) else one
 
 
-class _ByPosition(nn.Module):
+class ByPosition(nn.Module):
     """Calls a network with the tensors of an example replaced, wherever they are among its arguments."""
 
     def __init__(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

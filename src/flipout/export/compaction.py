@@ -8,7 +8,7 @@ repeated until nothing more can be removed. Whatever is smaller is verified and 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch.nn.modules.conv import _ConvNd
 from ..channels.graph import ChannelGraph
 from ..channels.trial import Trial, unread
 from ..graph.analysis import analyze
-from ..graph.comparison import Arguments, EquivalenceCheck, Example, as_arguments
+from ..graph.comparison import Arguments, EquivalenceCheck, NamedExample, as_arguments
 from ..graph.copies import UnsupportedNetworkError, evaluation_copy, first_line, independent_copy
 from ..graph.rebuild import GraphBuilder
 from ..graph.tracing import trace, values_for_one_example
@@ -62,7 +62,7 @@ class CompactionReport:
         return table(("layer", "inputs", "outputs", "weights"), rows)
 
 
-def compact(model: nn.Module, example_input: Example | Mapping[str, Tensor], *, fixed_size: bool = False) -> nn.Module:
+def compact(model: nn.Module, example_input: NamedExample, *, fixed_size: bool = False) -> nn.Module:
     """Return a network with fewer channels and, in evaluation mode, the same outputs up to rounding.
 
     Every channel that is never read is removed from a copy of the network, which keeps its class, its attributes and

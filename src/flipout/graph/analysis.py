@@ -9,9 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
 
 from ..modules import plain_name, unwrapped
 from .channels import Channels
+from .comparison import Arguments, tensors_of
 from .operations import explain_opaque, recognize
 from .rules.base import Call, Rule
 from .tracing import TracedNetwork, trace
@@ -113,20 +115,20 @@ class AnalyzedNetwork:
         traced: its graph.
         analysis: the rule of every node.
         notes: what could not be traced or analysed.
-        is_single_module: whether the network is a single module of torch, and is called `network` in the graph.
+        is_inside: whether the network is called `network` in the graph.
         first_names: for each name of a parameter, the first name of the same parameter, which a pruner uses.
     """
 
     traced: TracedNetwork
     analysis: ChannelAnalysis
     notes: tuple[str, ...]
-    is_single_module: bool
+    is_inside: bool
     first_names: Mapping[str, str]
 
     def name(self, node: fx.Node) -> str:
         """The name of what a node calls or reads in the network itself."""
         target = str(node.target)
-        return plain_name(target.removeprefix("network").removeprefix(".") if self.is_single_module else target)
+        return plain_name(target.removeprefix("network").removeprefix(".") if self.is_inside else target)
 
     def weight_name(self, node: fx.Node) -> str:
         """The name of the weight of the layer that a node calls."""
@@ -135,30 +137,37 @@ class AnalyzedNetwork:
 
 
 @torch.no_grad()
-def analyze_network(model: nn.Module, example: tuple[Tensor, ...]) -> AnalyzedNetwork:
+def analyze_network(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None
+) -> AnalyzedNetwork:
     """Trace and analyse a copy of a network. The random numbers of a running training are not changed."""
-    network = unwrapped(model)
-    is_single_module = fx.Tracer().is_leaf_module(network, "")
+    network, arguments = unwrapped(model), (args, dict(kwargs or {}))
+    example = tensors_of(arguments)
+    by_position = not kwargs and all(isinstance(each, Tensor) for each in args)
+    is_inside = not by_position or fx.Tracer().is_leaf_module(network, "")
     with torch.random.fork_rng(devices={each.device for each in example if each.is_cuda}):
-        traced = trace(_Caller(network) if is_single_module else network, example)
+        traced = trace(_Caller(network, arguments) if is_inside else network, example)
         analysis, opaque = analyze(traced)
     first: dict[nn.Parameter, str] = {}
     names = {
         plain_name(name): first.setdefault(parameter, plain_name(name))
         for name, parameter in network.named_parameters(remove_duplicate=False)
     }
-    return AnalyzedNetwork(traced, analysis, (*traced.notes, *opaque), is_single_module, names)
+    return AnalyzedNetwork(traced, analysis, (*traced.notes, *opaque), is_inside, names)
 
 
 class _Caller(nn.Module):
-    """Calls a network that is a single module of torch. torch.fx would trace into it, and not see a layer."""
+    """Calls a network with the tensors of a call replaced, by position. Also a network that is a single module of
+    torch: torch.fx would trace into it, and not see a layer."""
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, arguments: Arguments) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.arguments = network, arguments
 
     def forward(self, *inputs: Tensor) -> Any:
-        return self.network(*inputs)
+        (leaves, spec), rest = pytree.tree_flatten(self.arguments), iter(inputs)
+        args, kwargs = pytree.tree_unflatten([next(rest) if isinstance(x, Tensor) else x for x in leaves], spec)
+        return self.network(*args, **kwargs)
 
 
 def _shared_modules(traced: TracedNetwork) -> set[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -180,11 +181,12 @@ class LivePaths:
 
     Args:
         model: the network; it is not changed, and only what its graph looks like is kept.
-        example: the inputs of a call, with any batch size.
+        args: the positional arguments of a call, with any batch size.
+        kwargs: its keyword arguments.
     """
 
-    def __init__(self, model: nn.Module, example: tuple[Tensor, ...]) -> None:
-        network = analyze_network(model, example)
+    def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> None:
+        network = analyze_network(model, args, kwargs)
         self._rules = {node: _without_values(rule) for node, rule in network.analysis.rules.items()}
         self._source_sizes = network.analysis.source_sizes
         self._layers = {

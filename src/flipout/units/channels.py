@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..events import Selection
+from ..graph.comparison import Arguments
 from ..graph.copies import UnsupportedNetworkError
 from ..problems import ChannelWarning, warn
 from ..runtime.example_call import NOT_CALLED, ExampleCall
@@ -49,9 +50,9 @@ class ChannelUnits(Units):
     def remove(self) -> None:
         self.call.stop()
 
-    def show(self, example: tuple[Tensor, ...]) -> None:
+    def show(self, arguments: Arguments) -> None:
         if self.call.arguments is None:
-            self.call.arguments = example, {}
+            self.call.arguments = arguments
 
     def ready(self, model: nn.Module) -> None:
         if self.table is None:

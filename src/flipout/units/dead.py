@@ -13,7 +13,7 @@ from ..graph.copies import UnsupportedNetworkError
 from ..graph.live_paths import LivePaths
 from ..problems import DeadFirstWarning, Need, warn
 from ..ranking import choose_dead_first
-from ..runtime.example_call import ExampleCall
+from ..runtime.example_call import NOT_CALLED, ExampleCall
 from ..weights import Weight
 
 
@@ -97,11 +97,11 @@ class DeadFirst(DeadWeights):
         return found
 
     def _trace(self, model: nn.Module) -> None:
-        if self.call.inputs is None:
-            self._warn(self.call.problem)
+        if self.call.arguments is None:
+            self._warn(NOT_CALLED)
             return
         try:
-            self._paths = LivePaths(model, self.call.inputs)
+            self._paths = LivePaths(model, *self.call.arguments)
         except (UnsupportedNetworkError, ValueError) as error:
             self._warn(str(error))
 
