@@ -70,7 +70,7 @@ class Pruner:
         reduce: how the scores of the weights of a unit become its score: "mean", "sum" or "norm".
         dead_first: prune weights that lie on no live path from the input to the output before all others. It does not
             apply to a pruning at step 0, before the model was called.
-        include: which weights to prune instead of those of Linear and convolution modules; see `find_weights`.
+        include: which weights to prune instead of the usual ones; see `find_weights`.
         exclude: which weights to leave out.
         second_chances: whether pruned weights keep a hidden value that learns, so that they can come back: a
             `SecondChances`, True for its defaults, or None for permanent pruning.

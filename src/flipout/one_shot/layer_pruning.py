@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,6 +25,10 @@ class Errors(NamedTuple):
 
     masked: float
     final: float
+
+
+UNKNOWN = Errors(math.nan, math.nan)
+"""The errors of a layer whose inputs are not observed."""
 
 
 @dataclass(frozen=True)
@@ -51,18 +56,18 @@ class LayerPruning:
     def _inverses(self, moments: Moments) -> list[Tensor]:
         return [solvers.inverse(solvers.damped(each, self.damping)) for each in moments.hessians()]
 
-    def scores(self, layer: Layer, moments: Moments, inverses: Sequence[Tensor]) -> Tensor:
+    def scores(self, layer: Layer, moments: Moments | None, inverses: Sequence[Tensor]) -> Tensor:
         """The scores of a layer, from the moments of its inputs."""
         if self.scoring is not None:
-            return self.scoring.scores(layer, moments.diagonal() if self.scoring.needs_inputs else None)
+            return self.scoring.scores(layer, moments.diagonal() if moments and self.scoring.needs_inputs else None)
         matrix = layer.matrix(layer.weight.parameter.detach())
         return layer.tensor(solvers.saliency(matrix, _diagonal(inverses, layer)))
 
     @torch.no_grad()
-    def prune(self, layer: Layer, moments: Moments, keep: int, floor: int) -> Errors:
-        """Prune a layer to a number of weights, and return the error of its outputs."""
-        hessians = moments.hessians()
-        inverses = [] if self.scoring else self._inverses(moments)
+    def prune(self, layer: Layer, moments: Moments | None, keep: int, floor: int) -> Errors:
+        """Prune a layer to a number of weights, and return the error of its outputs: NaN if its inputs are unknown."""
+        hessians = moments.hessians() if moments else []
+        inverses = [] if self.scoring or moments is None else self._inverses(moments)
         weight = layer.matrix(layer.weight.parameter.detach())
         mask = layer.matrix(self._mask(layer, self.scores(layer, moments, inverses), keep, floor))
         before, zeros = with_bias(layer, weight), with_bias_mark(layer, weight == 0, False)
@@ -78,7 +83,7 @@ class LayerPruning:
                 keep,
                 place.stop > layer.shape[2],
             )
-        errors = error_of(layer, hessians, before, before.masked_fill(pruned, 0), after)
+        errors = error_of(layer, hessians, before, before.masked_fill(pruned, 0), after) if hessians else UNKNOWN
         write(layer, after)
         layer.weight.mask.copy_(layer.tensor(~pruned[..., : layer.shape[2]]))
         layer.weight.kept = int(layer.weight.mask.sum())
@@ -128,9 +133,11 @@ class LayerPruning:
         return solvers.prune_columns(weight, inverse, solvers.with_fixed(choose, zeros, stay))
 
     @torch.no_grad()
-    def remove_channels(self, layer: Layer, moments: Moments, mask: Tensor) -> Errors:
+    def remove_channels(self, layer: Layer, moments: Moments | None, mask: Tensor) -> Errors:
         """Prune the inputs of a layer that a mask leaves out of all outputs. Its outputs are pruned later, when
         every layer that reads them has made up for them."""
+        if moments is None:
+            return UNKNOWN
         if layer.shape[0] > 1:  # a group belongs to its outputs
             return Errors(0.0, 0.0)
         hessians, kept = moments.hessians(), layer.matrix(mask)
