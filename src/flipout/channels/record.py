@@ -7,6 +7,7 @@ import copy
 import io
 import logging
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -111,11 +112,12 @@ def _without_fast_paths() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_printed_errors() -> Iterator[None]:
-    """Let torch.export raise its errors without printing them."""
+    """Let torch.export raise its errors without printing them, and not warn of the lists of recurrent modules."""
     logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
     before, logger.disabled = logger.disabled, True
     try:
-        with contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The tensor attributes? .*_flat_weights")
             yield
     finally:
         logger.disabled = before

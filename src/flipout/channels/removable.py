@@ -83,7 +83,8 @@ class RemovableChannels:
         return Remainder(self._graph.remainder(kept), (every, left))
 
     def connections_of(self, name: str, mask: Tensor, where: Indices) -> Tensor | None:
-        """Between which of its channels a weight is not pruned: a matrix. None for a weight that reads no channels.
+        """Between which of its channels a weight is not pruned: a matrix, or a stack of them. None for a weight that
+        reads no channels.
 
         Args:
             name: the name of the weight.
@@ -92,9 +93,10 @@ class RemovableChannels:
         """
         if name not in self._graph.read:
             return None
+        sides = 2 if mask.ndim < 3 or not bool(self._graph.tensors[name][2].any()) else 3  # 3 for stacked matrices
         # A maximum of bytes: torch reduces booleans several times more slowly.
-        read = mask if mask.ndim < 3 else mask.view(torch.uint8).flatten(2).amax(2).view(torch.bool)
-        for dimension, index in enumerate(where[:2]):
+        read = mask if mask.ndim <= sides else mask.view(torch.uint8).flatten(sides).amax(sides).view(torch.bool)
+        for dimension, index in enumerate(where[:sides]):
             if index is not None:
                 shape = [*read.shape[:dimension], self._shapes[name][dimension], *read.shape[dimension + 1 :]]
                 read = read.new_zeros(shape).index_copy_(dimension, index.to(read.device), read)

@@ -39,7 +39,7 @@ class LayerChange:
 
 @dataclass(frozen=True)
 class CompactionReport:
-    """The change of every Linear and convolution layer; prints as a table."""
+    """The change of every Linear, convolution and recurrent layer; prints as a table."""
 
     layers: tuple[LayerChange, ...]
 
@@ -242,7 +242,7 @@ def _layer_changes(before: nn.Module, after: nn.Module) -> Iterator[LayerChange]
 
 
 def _is_layer(module: nn.Module | None) -> bool:
-    return isinstance(module, nn.Linear | _ConvNd)
+    return isinstance(module, nn.Linear | _ConvNd | nn.RNNBase)
 
 
 def _sizes(module: nn.Module | None) -> tuple[int, int, int]:
@@ -251,6 +251,9 @@ def _sizes(module: nn.Module | None) -> tuple[int, int, int]:
         return module.in_features, module.out_features, module.weight.numel()
     if isinstance(module, _ConvNd):
         return module.in_channels, module.out_channels, module.weight.numel()
+    if isinstance(module, nn.RNNBase):
+        weights = sum(weight.numel() for weight in module.parameters() if weight.ndim > 1)
+        return module.input_size, module.proj_size or module.hidden_size, weights
     return 0, 0, 0
 
 
