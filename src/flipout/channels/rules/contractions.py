@@ -12,6 +12,8 @@ from ..propagation import MEETS, Call, Result, numel
 from .elementwise import combine, meet, smallest, unknown, whole_along
 from .movement import interleaved
 
+ALIGNED = 8
+"""How many features of experts go together: 16 bytes in half precision, which products of groups need."""
 Names = Sequence[str]
 """A name for each dimension of a tensor. Dimensions of the same name meet."""
 
@@ -103,12 +105,20 @@ def product(call: Call, one: Value, other: Value) -> Value:
 
 
 def grouped_product(call: Call) -> Result:
-    """Rows of a matrix times the matrix of an expert each: (rows, c) x (experts, c, j). Data choose the experts."""
+    """Rows of a matrix times the matrix of an expert each: (rows, c) x (experts, c, j). Data choose the experts.
+
+    Features go in groups, because the operation needs aligned rows.
+    """
     value, weight = (call[name] for name in list(call.arguments)[:2])
     if len(value.shape) != 2 or len(weight.shape) != 3:
         return unknown(call)
     call.count(weight, value.shape[0] // weight.shape[0])
     one = call.collapse(weight.factors, [0], "chooses among its experts")
+    for labels in (each.flatten() for each in one):
+        if len(labels) % ALIGNED:
+            call.fix((labels,), f"needs a multiple of {ALIGNED} features")
+        else:
+            call.tie(labels.view(-1, ALIGNED), labels.view(-1, ALIGNED)[:, :1])
     stacked = Value(weight.shape[1:], tuple(each.squeeze(0) for each in one), weight.weight)
     return contract(call, value, stacked, (["i", "c"], ["c", "j"], ["i", "j"]))
 
