@@ -61,7 +61,8 @@ class KeepZerosWarning(UserWarning):
 
 
 class CoverageWarning(UserWarning):
-    """A pruner covers less than half of the matrix weights of a model."""
+    """A pruner leaves out weights that are computed by a parametrization or have no inputs that can be observed, or
+    covers less than half of the matrix weights of a model."""
 
 
 class ChangedLengthWarning(UserWarning):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from . import guards, problems
-from .channels.comparison import Example
+from .channels.comparison import Example, NamedExample
 from .criteria import Criterion, is_elementwise
 from .events import Event, Progress, Selection, warn_of_dead_layers
 from .forms import Form, Hidden, SecondChances, as_second_chances
@@ -70,7 +70,7 @@ class Pruner:
         reduce: how the scores of the weights of a unit become its score: "mean", "sum" or "norm".
         dead_first: prune weights that lie on no live path from the input to the output before all others. It does not
             apply to a pruning at step 0, before the model was called.
-        include: which weights to prune instead of those of Linear and convolution modules; see `find_weights`.
+        include: which weights to prune instead of the usual ones; see `find_weights`.
         exclude: which weights to leave out.
         second_chances: whether pruned weights keep a hidden value that learns, so that they can come back: a
             `SecondChances`, True for its defaults, or None for permanent pruning.
@@ -582,7 +582,7 @@ class Pruner:
         """Whether `shrink` would save more time than it takes. Ask after each step: it looks after prunings only."""
         return self.shrinker.worth_while
 
-    def shrink(self, example_input: Example) -> nn.Module:
+    def shrink(self, example_input: NamedExample) -> nn.Module:
         """Remove the channels that influence nothing from the network, and return it. Training continues as before."""
         self.shrinker.shrink(example_input)
         return self.model

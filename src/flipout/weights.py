@@ -19,6 +19,7 @@ from .modules import (
     groups_of,
     is_adapter,
     is_weight,
+    parametrization,
     plain_name,
     refusal,
     unwrapped,
@@ -145,20 +146,25 @@ def find_weights(
 ) -> list[Weight]:
     """The weights to prune, each once however often it is tied, in the order of `model.named_parameters()`.
 
-    By default the `weight` of every Linear and convolution module that is trained, and of Hugging Face's Conv1D, but
-    those of LoRA adapters only with `adapters`. `include` selects other ones instead: the matrices and kernels it
-    matches, and vectors (biases, norms) only by their full name or if it matches nothing else. `exclude` leaves weights
-    out. A shared weight matches by each of its names. The optimizer must hold all of them; None if nothing is trained.
+    By default the weights that are trained of Linear, convolution and recurrent modules and of
+    `nn.MultiheadAttention`, and of Conv1D and stacked experts of transformers, but those of LoRA adapters only with
+    `adapters`. `include` selects other ones instead: the matrices and kernels it matches, and vectors (biases, norms)
+    only by their full name or if it matches nothing else. `exclude` leaves weights out. A shared weight matches by each
+    of its names. The optimizer must hold all of them; None if nothing is trained.
+
+    Weights that are computed by a parametrization are left out, and a `CoverageWarning` names them.
     """
     trained = _trained(model, include, exclude, adapters)
     _check(trained, optimizer)
+    if include is None:
+        _warn_of_parametrizations(model, exclude)
     return [Weight(c.names[0], c.modules[0], c.parameter, c.number) for c in trained]
 
 
 def select_weights(
     model: nn.Module, include: Patterns | None, exclude: Patterns | None
 ) -> list[tuple[str, nn.Parameter]]:
-    """The names and parameters that `find_weights` selects, whichever optimizer holds them."""
+    """The names and parameters that `find_weights` selects, whichever optimizer holds them. It does not warn."""
     return [(c.names[0], c.parameter) for c in _trained(model, include, exclude)]
 
 
@@ -179,11 +185,28 @@ def _trained(
         excluded = ", without those that exclude= matches" if wanted and not chosen else ""
         left = any(c.usual and c.adapter and c.parameter.requires_grad for c in every) and include is None
         lora = ". Adapters (LoRA) are left alone: to prune the network below them, make its weights trainable"
+        reasons = dict.fromkeys(c.computed for c in every if c.computed and include is None)
+        computed = "".join(f". {reason}" for reason in reasons)
         raise ValueError(
             f"there is nothing to prune in {type(unwrapped(model)).__name__}{frozen}: by default the trained weights "
-            f"of Linear and convolution modules are pruned{excluded}; select others with include={lora if left else ''}"
+            f"of Linear, convolution, attention and recurrent modules are pruned{excluded}; select others with "
+            f"include={lora if left else ''}{computed}"
         )
     return trained
+
+
+def _warn_of_parametrizations(model: nn.Module, exclude: Patterns | None) -> None:
+    """Name the weights that are left out because they are computed."""
+    every = list(candidates(model))
+    unwanted = _excluded_numbers(every, exclude)
+    computed = [c.computed for c in every if c.parameter.requires_grad and c.number not in unwanted]
+    reasons = list(dict.fromkeys(reason for reason in computed if reason))
+    if reasons:
+        more = f"\n  {len(reasons) - SHOWN} more" if len(reasons) > SHOWN else ""
+        listed = "".join(f"\n  {reason}" for reason in reasons[:SHOWN])
+        warn(
+            f"some weights are left out. Name them in exclude= to silence this warning:{listed}{more}", CoverageWarning
+        )
 
 
 def _excluded_numbers(every: list[Candidate], exclude: Patterns | None) -> set[int]:
@@ -194,8 +217,8 @@ def _excluded_numbers(every: list[Candidate], exclude: Patterns | None) -> set[i
 class Candidate(NamedTuple):
     """A parameter: its names, the modules that hold it, its number in the model, and what it is.
 
-    A usual one is pruned by default, unless it belongs to an adapter. `refusal` says why one that looks like a weight
-    cannot be pruned.
+    A usual one is pruned by default, unless it belongs to an adapter. `refusal` says why the model cannot be pruned
+    with it, and `computed` why the weight that is computed from it is left out.
     """
 
     names: list[str]
@@ -205,6 +228,7 @@ class Candidate(NamedTuple):
     usual: bool
     adapter: bool
     refusal: str | None
+    computed: str | None
 
     @property
     def kind(self) -> str:
@@ -215,11 +239,13 @@ class Candidate(NamedTuple):
             return "embedding"
         if self.adapter:
             return "adapter"
+        if self.computed:
+            return "parametrized"
         return "matrix" if self.parameter.requires_grad else "frozen"
 
 
 def candidates(model: nn.Module) -> Iterator[Candidate]:
-    """Every parameter once. It is usual only if every module that holds it is linear or a convolution."""
+    """Every parameter once. It is usual only if it is a weight of every module that holds it."""
     inner = unwrapped(model)
     # The module inside a compiled one follows it under the same name and replaces it.
     modules = {plain_name(f"{name}.")[:-1]: module for name, module in inner.named_modules(remove_duplicate=False)}
@@ -231,7 +257,8 @@ def candidates(model: nn.Module) -> Iterator[Candidate]:
         holders = [modules[name.rpartition(".")[0]] for name in own]
         usual = all(is_weight(name, holder, modules) for name, holder in zip(own, holders, strict=True))
         adapter = any(is_adapter(name, added) for name in own)
-        yield Candidate(own, holders, parameter, number, usual, adapter, refusal(own[0], holders[0], modules))
+        computed = parametrization(own[0], holders[0], modules)
+        yield Candidate(own, holders, parameter, number, usual, adapter, refusal(own[0], holders[0]), computed)
 
 
 def _read(patterns: Patterns, argument: str) -> Predicate | list[str]:
@@ -307,7 +334,7 @@ LITTLE = 0.5
 class LeftOut:
     """A parameter that a pruner does not cover.
 
-    `kind` is "matrix", "embedding", "adapter", "frozen", or "vector" for biases, norms and scalars.
+    `kind` is "matrix", "embedding", "adapter", "parametrized", "frozen", or "vector" for biases, norms and scalars.
     """
 
     name: str
@@ -362,8 +389,8 @@ def warn_of_low_coverage(
 ) -> None:
     """Warn if a default selection covers less than half of the weights that are matrices.
 
-    Embeddings, adapters and frozen weights are left out for a reason, and what `exclude` matches on purpose: they do
-    not count.
+    Embeddings, adapters, parametrized and frozen weights are left out for a reason, and what `exclude` matches on
+    purpose: they do not count.
     """
     if include is not None:
         return
@@ -374,8 +401,8 @@ def warn_of_low_coverage(
     if covered >= LITTLE * (covered + sum(c.parameter.numel() for c in missed)):
         return
     warn(
-        f"this pruner covers {coverage_of(model, weights)}. By default only Linear and convolution modules are pruned. "
-        "Select other weights with include=, such as include='*' for all matrices, or leave them out with exclude= to "
+        f"this pruner covers {coverage_of(model, weights)}. By default the weights of modules that torch has are "
+        "pruned. Select others with include=, such as include='*' for all matrices, or leave them out with exclude= to "
         "silence this warning",
         CoverageWarning,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+import warnings
 from typing import Any
 
 import pytest
@@ -39,16 +40,27 @@ def test_a_weight_under_spectral_norm_ends_with_the_zeros(normalize: Any, name: 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
 @pytest.mark.parametrize("normalize", [parametrizations.weight_norm, nn.utils.weight_norm])
-def test_weight_norm_is_refused_by_name(normalize: Any) -> None:
+def test_weight_norm_is_left_out_by_name(normalize: Any) -> None:
     """A row that has lost its last weight would be NaN."""
     model = mlp()
     normalize(model[2])
-    with pytest.raises(ValueError, match=r"2 .*\(WeightNorm\).*exclude='2'"):
-        flipout.FlipOut(model, sgd(model), sparsity=0.9, steps=10)
-    assert list(flipout.FlipOut(model, sgd(model), sparsity=0.9, steps=10, exclude="2").masks) == [
-        "0.weight",
-        "4.weight",
-    ]
+    with pytest.warns(flipout.CoverageWarning, match=r"2: .*\(WeightNorm\)"):
+        pruner = flipout.FlipOut(model, sgd(model), sparsity=0.9, steps=10)
+    assert list(pruner.masks) == ["0.weight", "4.weight"]
+    assert [part.kind for part in pruner.coverage().left_out if part.size == 128] == ["parametrized"]
+    pruner.remove()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", flipout.CoverageWarning)
+        flipout.FlipOut(model, sgd(model), sparsity=0.9, steps=10, exclude="2").remove()
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
+def test_the_other_matrices_of_a_recurrent_layer_with_weight_norm_are_pruned() -> None:
+    lstm = nn.LSTM(4, 6)
+    nn.utils.weight_norm(lstm, "weight_hh_l0")
+    with pytest.warns(flipout.CoverageWarning, match=r"weight_hh_l0 .*\(WeightNorm\)"):
+        pruner = flipout.FlipOut(lstm, sgd(lstm), sparsity=0.5, steps=10)
+    assert list(pruner.masks) == ["weight_ih_l0"]
 
 
 class Symmetric(nn.Module):
@@ -56,12 +68,11 @@ class Symmetric(nn.Module):
         return x.triu() + x.triu(1).T
 
 
-def test_a_parametrized_weight_is_refused_by_name() -> None:
+def test_a_parametrized_weight_is_left_out_by_name() -> None:
     model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 4))
     parametrize.register_parametrization(model[0], "weight", Symmetric())
-    with pytest.raises(ValueError, match=r"0 .*\(Symmetric\).*exclude='0'"):
-        flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=10)
-    assert list(flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=10, exclude="0").masks) == ["1.weight"]
+    with pytest.warns(flipout.CoverageWarning, match=r"0: .*\(Symmetric\)"):
+        assert list(flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=10).masks) == ["1.weight"]
     one = parametrizations.orthogonal(nn.Linear(4, 4))
     with pytest.raises(ValueError, match=r"parametrization \(Orthogonal\)"):
         flipout.FlipOut(one, sgd(one), sparsity=0.5, steps=10)
@@ -168,12 +179,12 @@ def test_coverage_says_what_is_left_out() -> None:
 
 
 def test_a_warning_names_few_of_many_and_exclude_silences_it() -> None:
-    model = nn.Sequential(*(nn.LSTM(4, 4) for _ in range(5)), nn.Linear(4, 4))
-    with pytest.warns(flipout.CoverageWarning, match=r"0\.weight_ih_l0 \(64\), .*, 4 more \(256\), biases") as caught:
+    model = nn.Sequential(*(nn.Bilinear(4, 4, 4) for _ in range(10)), nn.Linear(4, 4))
+    with pytest.warns(flipout.CoverageWarning, match=r"0\.weight \(64\), .*, 4 more \(256\), biases") as caught:
         flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=10).remove()
     assert [w.filename for w in caught if w.category is flipout.CoverageWarning] == [__file__]
-    flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=10, exclude="[0-4]").remove()
-    flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=10, include="5").remove()
+    flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=10, exclude="?.weight").remove()
+    flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=10, include="10").remove()
 
 
 def test_adapters_are_left_alone() -> None:

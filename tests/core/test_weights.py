@@ -34,12 +34,13 @@ def names(model: nn.Module, **options: Any) -> list[str]:
     return [weight.name for weight in found]
 
 
-def test_by_default_the_weights_of_linear_and_convolution_modules() -> None:
+def test_by_default_the_weights_of_modules_that_torch_has() -> None:
     assert names(Mixed()) == [
         "conv.weight",
         "up.weight",
         "blocks.0.0.weight",
         "blocks.1.0.weight",
+        "attention.in_proj_weight",
         "attention.out_proj.weight",
     ]
 
@@ -58,7 +59,10 @@ def test_by_default_the_weights_of_linear_and_convolution_modules() -> None:
         ({"include": ["conv.weight", "conv.bias"]}, ["conv.weight", "conv.bias"]),
         ({"include": lambda name, module, parameter: isinstance(module, nn.Conv1d)}, ["conv.weight"]),
         ({"include": lambda name, module, parameter: name == "scale"}, ["scale"]),
-        ({"exclude": "blocks"}, ["conv.weight", "up.weight", "attention.out_proj.weight"]),
+        (
+            {"exclude": "blocks"},
+            ["conv.weight", "up.weight", "attention.in_proj_weight", "attention.out_proj.weight"],
+        ),
         ({"exclude": ["blocks.*.0", "att*"]}, ["conv.weight", "up.weight"]),
         ({"exclude": lambda name, module, parameter: parameter.ndim == 2}, ["conv.weight", "up.weight"]),
         ({"include": ("blocks", "conv"), "exclude": "conv"}, ["blocks.0.0.weight", "blocks.1.0.weight"]),

@@ -43,7 +43,7 @@ def dead_first(rank: int) -> None:
     pruner = make("magnitude", model, sgd(model), sparsity=0.95, dead_first=True)
     go(model, pruner, rank)
     assert isinstance(pruner.dead, DeadFirst)
-    assert pruner.dead.call.inputs is not None
+    assert pruner.dead.call.arguments is not None
 
 
 def larger_units(rank: int) -> None:

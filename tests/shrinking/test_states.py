@@ -49,14 +49,15 @@ def without_one_bias(shrunk: Shrunk) -> None:
 
 
 DAMAGES: dict[str, Callable[[Shrunk], object]] = {
-    "too large an example": set_example([[[10**13], "float32"]]),
-    "a large claim": set_example([[[3 * 10**8], "float64"]]),
-    "many inputs": set_example([[[2**20, 8], "float32"]] * 64),
-    "a negative size": set_example([[[-4, 8], "float32"]]),
-    "a size of zero": set_example([[[0, 8], "float32"]]),
-    "a size that is no number": set_example([[["4", 8], "float32"]]),
-    "an unknown type": set_example([[[4, 8], "float33"]]),
-    "a type that is none": set_example([[[4, 8], "nn"]]),
+    "too large an example": set_example([["", [10**13], "float32"]]),
+    "a large claim": set_example([["", [3 * 10**8], "float64"]]),
+    "many inputs": set_example([["", [2**20, 8], "float32"]] * 64),
+    "a negative size": set_example([["", [-4, 8], "float32"]]),
+    "a size of zero": set_example([["", [0, 8], "float32"]]),
+    "a size that is no number": set_example([["", ["4", 8], "float32"]]),
+    "an unknown type": set_example([["", [4, 8], "float33"]]),
+    "a type that is none": set_example([["", [4, 8], "nn"]]),
+    "a name that is none": set_example([[0, [4, 8], "float32"]]),
     "no example": set_example([]),
     "nested indices": set_rows(lambda index: [index]),
     "repeated indices": set_rows(lambda index: [index[0], *index]),

@@ -192,16 +192,31 @@ def test_a_compiled_model() -> None:
     assert all(torch.equal(mask, run(mlp(), sparsity=0.95).masks[name]) for name, mask in pruner.masks.items())
 
 
-class Counting(nn.Module):
-    """Takes a number beside the tensor."""
+class Keywords(nn.Module):
+    """Takes a tensor by keyword only, and a number."""
 
-    def __init__(self, body: nn.Module) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.body, self.calls = body, 0
+        self.body = mlp()
 
-    def forward(self, x: Tensor, number: int = 0) -> Tensor:
-        self.calls += 1
-        return self.body(x) + number  # type: ignore[no-any-return]
+    def forward(self, *, scale: Tensor | None = None, x: Tensor, number: int = 0) -> Tensor:
+        return self.body(x if scale is None else x * scale) + number  # type: ignore[no-any-return]
+
+
+def test_a_network_that_is_called_with_keywords() -> None:
+    model = Keywords()
+    optimizer = sgd(model)
+    pruner = make("random", model, optimizer, sparsity=0.95, dead_first=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", flipout.DeadFirstWarning)
+        for x, y in batches(40):
+            optimizer.zero_grad()
+            cross_entropy(model(x=x, number=1), y).backward()
+            optimizer.step()
+    body = copy.deepcopy(model.body)
+    for name, mask in pruner.masks.items():
+        body.get_parameter(name.removeprefix("body.")).data = mask.float()
+    assert pruner.nonzero == sum(pair[1] for pair in effective_weights(body, torch.randn(2, 12)).layers.values())
 
 
 class Branching(nn.Module):

@@ -16,6 +16,8 @@ from .copies import UnsupportedNetworkError, first_line
 
 Example = Tensor | tuple[Tensor, ...]
 """The inputs of a network: one tensor, or a tuple of all positional arguments."""
+NamedExample = Example | Mapping[str, Tensor]
+"""The same, or a dictionary of all arguments by name."""
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """The positional and the keyword arguments of a call."""
 MIN_SCALE = 1e-3
@@ -34,11 +36,16 @@ def as_example(example_input: Example) -> tuple[Tensor, ...]:
     return tuple(each.detach() for each in example)
 
 
-def as_arguments(example_input: Example | Mapping[str, Tensor]) -> Arguments:
+def as_arguments(example_input: NamedExample) -> Arguments:
     """Return the positional and the keyword arguments of a call. A dictionary has all arguments by name."""
     if isinstance(example_input, Mapping):
         return (), dict(zip(example_input, as_example(tuple(example_input.values())), strict=True))
     return as_example(example_input), {}
+
+
+def tensors_of(arguments: Arguments) -> tuple[Tensor, ...]:
+    """All tensors among the arguments of a call, whatever they are nested in."""
+    return tuple(leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Tensor))
 
 
 def batch_size(example: tuple[Tensor, ...]) -> int:

@@ -26,6 +26,8 @@ class ChannelGraph:
         size: the number of sets; some numbers stand for none.
         tensors: for each parameter and buffer, the set of each index of each dimension; `FIXED` for what stays.
         read: for each weight that reads sets, which ones: a flag for each set.
+        along: the dimensions of each such weight that they lie along. A set may also be among its outputs, as in a
+            residual branch of one layer.
         places: for each weight, how often each of its elements is multiplied for the example.
         reasons: for each tensor, why indices of each dimension are fixed; empty if none is.
         propagation: the labels of all tensors.
@@ -35,6 +37,7 @@ class ChannelGraph:
     size: int
     tensors: Mapping[str, tuple[Tensor, ...]]
     read: Mapping[str, Tensor]
+    along: Mapping[str, set[int]]
     places: Mapping[str, int]
     reasons: Mapping[str, tuple[str, ...]]
     propagation: Propagation
@@ -50,17 +53,19 @@ class ChannelGraph:
         found = Propagation()
         found.run(recording, rule_of)
         sets, why = found.labels.settled()
-        read: dict[str, Tensor] = {}
+        read, along = dict[str, Tensor](), dict[str, set[int]]()
         for reading in found.readings:
             flags = read.setdefault(reading.weight, torch.zeros(len(sets), dtype=torch.bool))
             flags[sets[reading.labels]] = True
+            every = range(len(found.tensors[reading.weight]))
+            along.setdefault(reading.weight, set()).update(every if reading.dims is None else reading.dims)
         raw = found.labels.roots(torch.arange(len(sets)))
         reasons = {
             name: tuple(next((why[root] for root in distinct(raw[dim]) if root in why), "") for dim in dims)
             for name, dims in found.tensors.items()
         }
         tensors = {name: tuple(sets[dim] for dim in dims) for name, dims in found.tensors.items()}
-        return cls(len(sets), tensors, read, found.places, reasons, found, sets)
+        return cls(len(sets), tensors, read, along, found.places, reasons, found, sets)
 
     @torch.no_grad()
     def kept(self, nonzero: Mapping[str, Tensor], stays: Tensor | None = None) -> Tensor:
@@ -88,7 +93,7 @@ class ChannelGraph:
         """Mark the sets that a weight reads for what is kept of its other dimensions."""
         flags, dims = self.read[name], self.tensors[name]
         for dim, labels in enumerate(dims):
-            if not bool(flags[labels].any()):
+            if dim not in self.along[name] or not bool(flags[labels].any()):
                 continue
             if matrix is None:
                 others = all(bool(kept[each].any()) for other, each in enumerate(dims) if other != dim)

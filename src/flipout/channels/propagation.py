@@ -28,10 +28,12 @@ class Reading:
     Args:
         weight: its name.
         labels: the labels that it reads.
+        dims: the dimensions of the weight that these lie along; None if that is not known.
     """
 
     weight: str
     labels: Tensor
+    dims: tuple[int, ...] | None = None
 
 
 @dataclass
@@ -195,9 +197,14 @@ class Call:
     def tie(self, one: Tensor, other: Tensor) -> None:
         self.labels.tie(one, other, self.because(MEETS))
 
-    def read(self, weight: str, labels: Tensor) -> None:
-        """Note that a weight reads some labels."""
-        self.propagation.readings.append(Reading(weight, labels.flatten()))
+    def read(self, weight: str, labels: Tensor, dims: tuple[int, ...] | None = None) -> None:
+        """Note that a weight reads some labels, along some of its dimensions."""
+        self.propagation.readings.append(Reading(weight, labels.flatten(), dims))
+
+    def dims_with(self, weight: str, labels: Tensor) -> tuple[int, ...] | None:
+        """The dimensions of a weight that have some labels of its own; None if there are none."""
+        own = self.propagation.tensors[weight]
+        return tuple(dim for dim, each in enumerate(own) if bool(torch.isin(labels, each).all())) or None
 
     def count(self, weight: Value, places: int) -> None:
         """Note how often each element of a weight is multiplied."""

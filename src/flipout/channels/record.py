@@ -184,6 +184,7 @@ def _without_printed_errors() -> Iterator[None]:
     try:
         with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
+            warnings.filterwarnings("ignore", message="The tensor attributes? .*_flat_weights")
             yield
     finally:
         logger.disabled = before

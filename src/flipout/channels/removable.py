@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .comparison import tensors_of
 from .copies import UnsupportedNetworkError, has_hooks
 from .graph import ChannelGraph, Indices
 from .resize import changed_sizes, restated
@@ -47,16 +48,18 @@ class RemovableChannels:
 
     Args:
         model: the network, with all of its channels; it is not changed.
-        example: the inputs of a call, with any batch size.
+        args: the positional arguments of a call, with any batch size.
+        kwargs: its keyword arguments.
     """
 
-    def __init__(self, model: nn.Module, example: tuple[Tensor, ...]) -> None:
+    def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> None:
         if any(map(has_hooks, model.modules())):
             raise UnsupportedNetworkError("it has hooks, which may look at whole tensors: remove them first")
-        self._graph = ChannelGraph.of(model, example)
-        found = removable(model, self._graph, example, {})
+        arguments = args, dict(kwargs or {})
+        self._graph = ChannelGraph.of(model, *arguments)
+        found = removable(model, self._graph, *arguments)
         self._stays, self._follows, self.problem = ~found.sets, found.follows, found.problem
-        self._batch = next((len(each) for each in example if each.ndim), 1)
+        self._batch = next((len(each) for each in tensors_of(arguments) if each.ndim), 1)
         self._shapes = {name: tensor.shape for name, tensor in model.named_parameters()}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RemovableChannels:
@@ -80,7 +83,8 @@ class RemovableChannels:
         return Remainder(self._graph.remainder(kept), (every, left))
 
     def connections_of(self, name: str, mask: Tensor, where: Indices) -> Tensor | None:
-        """Between which of its channels a weight is not pruned: a matrix. None for a weight that reads no channels.
+        """Between which of its channels a weight is not pruned: a matrix, or a stack of them. None for a weight that
+        reads no channels.
 
         Args:
             name: the name of the weight.
@@ -89,9 +93,10 @@ class RemovableChannels:
         """
         if name not in self._graph.read:
             return None
+        sides = 2 if mask.ndim < 3 or not bool(self._graph.tensors[name][2].any()) else 3  # 3 for stacked matrices
         # A maximum of bytes: torch reduces booleans several times more slowly.
-        read = mask if mask.ndim < 3 else mask.view(torch.uint8).flatten(2).amax(2).view(torch.bool)
-        for dimension, index in enumerate(where[:2]):
+        read = mask if mask.ndim <= sides else mask.view(torch.uint8).flatten(sides).amax(sides).view(torch.bool)
+        for dimension, index in enumerate(where[:sides]):
             if index is not None:
                 shape = [*read.shape[:dimension], self._shapes[name][dimension], *read.shape[dimension + 1 :]]
                 read = read.new_zeros(shape).index_copy_(dimension, index.to(read.device), read)

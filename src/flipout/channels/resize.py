@@ -114,6 +114,12 @@ def fit(module: nn.Module, group: int | None) -> None:
         module.num_features = len(tensors[0]) if tensors else module.num_features
     elif isinstance(module, nn.GroupNorm) and group is not None:
         module.num_channels, module.num_groups = len(module.weight), len(module.weight) // group
+    elif isinstance(module, nn.RNNBase):
+        state = module.get_parameter("weight_hr_l0" if module.proj_size else "weight_hh_l0")
+        module.hidden_size, module.input_size = state.shape[1], module.get_parameter("weight_ih_l0").shape[1]
+        module.proj_size = state.shape[0] if module.proj_size else 0
+    elif isinstance(module, nn.RNNCellBase):
+        module.hidden_size, module.input_size = module.weight_hh.shape[1], module.weight_ih.shape[1]
     elif isinstance(module, nn.PReLU):
         module.num_parameters = len(module.weight)
     elif is_transposed(module):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from .comparison import EquivalenceCheck
+from .comparison import EquivalenceCheck, tensors_of
 from .copies import UnsupportedNetworkError, first_line, independent_copy
 from .graph import ChannelGraph
 from .record import without_cache
@@ -91,15 +91,14 @@ class Comparison:
 
     def __init__(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self._given = args, kwargs
-        tensors = tuple(leaf for leaf in pytree.tree_leaves(self._given) if isinstance(leaf, Tensor))
-        self._check = EquivalenceCheck(_ByPosition(model, *self._given), tensors)
+        self._check = EquivalenceCheck(ByPosition(model, *self._given), tensors_of((tuple(args), dict(kwargs))))
 
     def verify(self, model: nn.Module) -> None:
         """Raise an error if a network has different outputs."""
-        self._check.verify(_ByPosition(model, *self._given))
+        self._check.verify(ByPosition(model, *self._given))
 
 
-class _ByPosition(nn.Module):
+class ByPosition(nn.Module):
     """Calls a network with the tensors of an example replaced, wherever they are among its arguments."""
 
     def __init__(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

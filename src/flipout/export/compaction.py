@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 from torch.fx.graph_module import _USER_PRESERVED_ATTRIBUTES_KEY as PRESERVED
 from torch.nn.modules.conv import _ConvNd
 
-from ..channels.comparison import Arguments, Example, as_arguments
+from ..channels.comparison import Arguments, NamedExample, as_arguments
 from ..channels.constants import without_constants
 from ..channels.copies import UnsupportedNetworkError, evaluation_copy
 from ..channels.graph import ChannelGraph
@@ -38,7 +38,7 @@ class LayerChange:
 
 @dataclass(frozen=True)
 class CompactionReport:
-    """The change of every Linear and convolution layer; prints as a table."""
+    """The change of every Linear, convolution and recurrent layer; prints as a table."""
 
     layers: tuple[LayerChange, ...]
 
@@ -61,7 +61,7 @@ class CompactionReport:
         return table(("layer", "inputs", "outputs", "weights"), rows)
 
 
-def compact(model: nn.Module, example_input: Example | Mapping[str, Tensor]) -> nn.Module:
+def compact(model: nn.Module, example_input: NamedExample) -> nn.Module:
     """Return a network with fewer channels and, in evaluation mode, the same outputs up to rounding.
 
     Every channel that is never read, or that is constant and can be folded into the layers that follow, is removed from
@@ -144,7 +144,7 @@ def _parameter_count(model: nn.Module) -> int:
 def _layer_changes(before: nn.Module, after: nn.Module) -> Iterator[LayerChange]:
     modules_after = dict(after.named_modules())
     for name, module in before.named_modules():
-        if isinstance(module, nn.Linear | _ConvNd):
+        if isinstance(module, nn.Linear | _ConvNd | nn.RNNBase):
             found = modules_after[name]
             layer = found[0] if isinstance(found, nn.Sequential) else found  # with its channels scattered
             yield LayerChange(name, *zip(_sizes(module), _sizes(layer), strict=True))
@@ -154,6 +154,9 @@ def _sizes(module: nn.Module) -> tuple[int, int, int]:
     """Return the numbers of inputs, outputs and weights."""
     if isinstance(module, nn.Linear):
         return module.in_features, module.out_features, module.weight.numel()
+    if isinstance(module, nn.RNNBase):
+        weights = sum(weight.numel() for weight in module.parameters() if weight.ndim > 1)
+        return module.input_size, module.proj_size or module.hidden_size, weights
     assert isinstance(module, _ConvNd)
     return module.in_channels, module.out_channels, module.weight.numel()
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..channels.comparison import output_leaves
 from ..runtime.batches import Batches
-from ..runtime.example_call import UnsuitableCallError, positional_tensors
+from ..runtime.example_call import UnsuitableCallError, tensor_arguments
 
 WORST = 0.5
 """The largest error of a quantized network that is accepted: the root mean square, relative to that of the outputs."""
@@ -46,9 +46,12 @@ class Examples:
         for call in self.batches:
             kwargs = {key: value for key, value in call.kwargs.items() if key != "use_cache"}
             try:
-                yield tuple(each.cpu() for each in positional_tensors(self.network, call.args, kwargs))
+                positional, named = tensor_arguments(self.network, call.args, kwargs)
+                if named:
+                    raise UnsuitableCallError(f"it has the keyword argument {next(iter(named))}")
             except UnsuitableCallError as error:
                 raise ValueError(f"a calibration batch cannot be given to an ONNX network: {error}") from error
+            yield tuple(each.cpu() for each in positional)
 
 
 def quantize(source: Path, target: Path, examples: Examples) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +26,10 @@ class Errors(NamedTuple):
 
     masked: float
     final: float
+
+
+UNKNOWN = Errors(math.nan, math.nan)
+"""The errors of a layer whose inputs are not observed."""
 
 
 @dataclass(frozen=True)
@@ -51,22 +56,25 @@ class LayerPruning:
         found = [root.inverse_diagonal() for root in moments.roots(self.damping, orders)]
         return restored(layer, orders, torch.cat(found, 1))[:, : layer.shape[2]]
 
-    def scores(self, layer: Layer, moments: Moments) -> Tensor:
+    def scores(self, layer: Layer, moments: Moments | None) -> Tensor:
         """The scores of a layer, from the moments of its inputs."""
         if self.scoring is not None:
-            return self.scoring.scores(layer, moments.diagonal() if self.scoring.needs_inputs else None)
+            return self.scoring.scores(layer, moments.diagonal() if moments and self.scoring.needs_inputs else None)
+        assert moments is not None
         matrix = wide(layer.matrix(layer.weight.parameter.detach()))
         return layer.tensor(solvers.saliency(matrix, self.inverse_diagonal(moments)))
 
     @torch.no_grad()
-    def prune(self, layer: Layer, moments: Moments, keep: int, floor: int) -> Errors:
-        """Prune a layer to a number of weights, and return the error of its outputs."""
+    def prune(self, layer: Layer, moments: Moments | None, keep: int, floor: int) -> Errors:
+        """Prune a layer to a number of weights, and return the error of its outputs: NaN if its inputs are unknown."""
         mask = layer.matrix(self._mask(layer, self.scores(layer, moments), keep, floor))
         orders = self._orders(layer)
         before = arranged(layer, orders, with_bias(layer, layer.matrix(layer.weight.parameter.detach())))
         zeros = with_bias_mark(layer, before[..., : layer.shape[2]] == 0, False)
         pruned = zeros | arranged(layer, orders, with_bias_mark(layer, ~mask, False))
-        if self.scoring is not None:
+        if moments is None:
+            after, errors = before.masked_fill(pruned, 0), UNKNOWN
+        elif self.scoring is not None:
             after = before.masked_fill(pruned, 0)
             errors = error_of(layer, _errors_by_hessian(moments), before, pruned, after)
         else:
@@ -131,9 +139,11 @@ class LayerPruning:
         return solvers.prune_columns(weight, root.factor, solvers.with_fixed(choose, zeros, stay), every)
 
     @torch.no_grad()
-    def remove_channels(self, layer: Layer, moments: Moments, mask: Tensor) -> Errors:
+    def remove_channels(self, layer: Layer, moments: Moments | None, mask: Tensor) -> Errors:
         """Prune the inputs of a layer that a mask leaves out of all outputs. Its outputs are pruned later, when
         every layer that reads them has made up for them."""
+        if moments is None:
+            return UNKNOWN
         if layer.shape[0] > 1:  # a group belongs to its outputs
             return Errors(0.0, 0.0)
         kept = layer.matrix(mask)

@@ -16,13 +16,14 @@ from ..channels.comparison import output_leaves
 from ..criteria import Criterion
 from ..modules import unwrapped
 from ..runtime.batches import Batches, LossFunction, read_loss
+from ..runtime.scoring import name_of
 from ..schedules import nonzero
 from ..text_table import table
 from ..units import GranularityChoice, as_granularity
 from ..weights import Patterns, find_weights
-from .calibration import Walk, calibrating
+from .calibration import Stage, Walk, calibrating
 from .layer_pruning import LayerPruning
-from .layers import Layer, layers_of
+from .layers import Layer, layers_of, with_inputs
 from .pruning import Progress
 from .scoring import MethodName, Scoring
 
@@ -113,7 +114,7 @@ def sensitivity(
         sparsities: the sparsities to try, in rising order.
         method: how a layer is pruned; see `flipout.prune`.
         granularity: what is pruned as one unit; not "channel", which belongs to several layers.
-        include: which weights to prune in place of those of Linear and convolution modules.
+        include: which weights to prune in place of the usual ones; see `flipout.prune`.
         exclude: which weights to leave out.
         block: the most inputs that one Hessian spans.
         damping: of the Hessian.
@@ -129,25 +130,28 @@ def sensitivity(
     scoring = None if method == "obs" else Scoring(method, loss_fn, 0)
     read = Batches(batches, model)
     layers = layers_of(network, weights, block)
+    if scoring is None or scoring.needs_inputs:
+        layers = with_inputs(layers, method if isinstance(method, str) else name_of(method), chosen=include is not None)
     if scoring is not None:
         scoring.start(read, weights)
     pruning = LayerPruning(network, unit, "layer", scoring, damping)
     changes: dict[str, tuple[float, ...]] = {}
     with calibrating(network, norms=True):
-        walk = Walk(network, read, layers)
-        for stage in walk.stages:
-            seen = walk.observe(stage)
+        walk = Walk(network, read, [layer for layer in layers if layer.modules])
+        alone = [Stage([layer], 0, 0) for layer in layers if not layer.modules]
+        for stage in (*walk.stages, *alone):
+            seen = walk.observe(stage) if stage.calls else {}
             for layer in stage.layers:
                 if progress is not None:
                     progress(len(changes), len(layers), layer.name)
                 with restored(layer) as original:
                     variants = []
                     for sparsity in tried:
-                        pruning.prune(layer, seen[layer], nonzero(layer.weight.size, sparsity), 0)
+                        pruning.prune(layer, seen.get(layer), nonzero(layer.weight.size, sparsity), 0)
                         variants.append([tensor.detach().clone() for tensor in tensors_of(layer)])
                         put(layer, original)
                     changes[layer.name] = measure(read, layer, original, variants, loss_fn)
-    in_order = {weight.name: changes[weight.name] for weight in weights}
+    in_order = {layer.name: changes[layer.name] for layer in layers}
     return Sensitivity(tried, in_order, loss_fn is not None)
 
 

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from ..modules import is_matrix_module, is_transposed
+from ..modules import inputs_first, is_matrix_module, is_stacked
 from ..numerics import wide
+from ..problems import CoverageWarning, warn
 from ..weights import Weight
 from .solvers import InverseRoot
 
@@ -30,11 +31,12 @@ class Layer:
 
     As a matrix it has the shape (groups, outputs, inputs); the inputs of a convolution are those of one kernel
     position after the other, channel by channel. The outputs of a transposed convolution are counted before the
-    overlapping ones are added up.
+    overlapping ones are added up. The experts of a stack are groups.
 
     Args:
         weight: the weight.
-        modules: the modules that hold it; several if it is shared.
+        modules: the modules that are called with its inputs; several if it is shared, and none if it has other inputs
+            than its module, as those of a recurrent layer or an attention.
         chunk: the most inputs that one Hessian spans; with more, it is block-diagonal.
         multiple: chunks hold a multiple of this many channels.
     """
@@ -50,12 +52,12 @@ class Layer:
 
     @property
     def module(self) -> nn.Module:
-        return self.modules[0]
+        return self.modules[0] if self.modules else self.weight.module
 
     @property
     def bias(self) -> nn.Parameter | None:
         """The bias, if it is of this weight alone, with one number for each output."""
-        if len(self.modules) > 1 or isinstance(self.module, _ConvTransposeNd):
+        if len(self.modules) != 1 or isinstance(self.module, _ConvTransposeNd):
             return None
         bias: nn.Parameter | None = getattr(self.module, "bias", None)
         return bias
@@ -91,7 +93,8 @@ class Layer:
             return tensor.reshape(module.groups, tensor.shape[0] // module.groups, -1).mT
         if isinstance(module, _ConvNd):
             return tensor.reshape(module.groups, tensor.shape[0] // module.groups, -1)
-        return (tensor.t() if is_transposed(module) else tensor).unsqueeze(0)
+        turned = tensor.mT if inputs_first(module) else tensor
+        return turned if is_stacked(module) else turned.flatten(1).unsqueeze(0)
 
     def tensor(self, matrix: Tensor) -> Tensor:
         """A matrix as a tensor of the weight's shape."""
@@ -100,7 +103,7 @@ class Layer:
             return matrix.mT.reshape(shape)
         if isinstance(self.module, _ConvNd):
             return matrix.reshape(shape)
-        return matrix[0].t().contiguous() if is_transposed(self.module) else matrix[0]
+        return matrix.mT.reshape(shape).contiguous() if inputs_first(self.module) else matrix.reshape(shape)
 
     def spread(self, values: Tensor) -> Tensor:
         """A number for each group and input, as a tensor of the weight's shape."""
@@ -161,18 +164,31 @@ def _some(number: int, most: int, random: torch.Generator) -> Tensor:
 
 
 def layers_of(network: nn.Module, weights: Sequence[Weight], chunk: int, multiple: int = 1) -> list[Layer]:
-    """The layers of some weights. A weight that no linear layer or convolution computes with has none."""
-    holders: dict[int, list[nn.Module]] = {}
+    """The layers of some weights."""
+    called: dict[int, list[nn.Module]] = {}
+    silent = {module.out_proj for module in network.modules() if isinstance(module, nn.MultiheadAttention)}
     for module in network.modules():
-        if is_matrix_module(module):
-            holders.setdefault(id(module._parameters.get("weight")), []).append(module)
-    found = []
-    for weight in weights:
-        modules = holders.get(id(weight.parameter), [])
-        if not modules or weight.view.key is not None:
-            what = "is sharded" if modules else "is not the weight of a linear layer or a convolution"
-            raise ValueError(f"{weight.name} {what}, so its inputs cannot be observed: leave it out with exclude=")
-        found.append(Layer(weight, tuple(modules), chunk, multiple))
+        if is_matrix_module(module) and module not in silent:
+            called.setdefault(id(module._parameters.get("weight")), []).append(module)
+    if sharded := [weight.name for weight in weights if weight.view.key is not None]:
+        raise ValueError(f"{sharded[0]} is sharded, so its inputs cannot be observed: leave it out with exclude=")
+    if vectors := [weight.name for weight in weights if weight.parameter.ndim < 2]:
+        raise ValueError(f"{vectors[0]} is a vector, which no layer multiplies with: leave it out with exclude=")
+    return [Layer(each, tuple(called.get(id(each.parameter), ())), chunk, multiple) for each in weights]
+
+
+def with_inputs(layers: Sequence[Layer], method: str, *, chosen: bool) -> list[Layer]:
+    """The layers whose inputs can be observed. Others are left out with a warning, or refused if they were chosen."""
+    others = ", ".join(layer.name for layer in layers if not layer.modules)
+    text = (
+        f"{method} needs the inputs of a weight, and those of recurrent modules, nn.MultiheadAttention and stacked "
+        f"experts cannot be observed: {others}"
+    )
+    found = [layer for layer in layers if layer.modules]
+    if others and (chosen or not found):
+        raise ValueError(f"{text}. Leave them out with exclude=, or use method='magnitude'")
+    if others:
+        warn(f"{text}. They are left as they are; prune them with method='magnitude' and include=", CoverageWarning)
     return found
 
 

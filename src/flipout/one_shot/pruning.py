@@ -22,7 +22,7 @@ from .backup import unchanged_on_failure
 from .calibration import Stage, Walk, batch_norms, calibrating
 from .kept_outputs import give_back_memory
 from .layer_pruning import Errors, LayerPruning
-from .layers import Layer, Moments, layers_of
+from .layers import Layer, Moments, layers_of, with_inputs
 from .recalibration import observe_norms, write_statistics
 from .report import PrunedLayer, PruneReport
 from .scoring import MethodName, ScoreOf, Scoring
@@ -76,7 +76,8 @@ def prune(
         scope: "global" ranks all weights of one sparsity together; "layer" prunes each layer by the same share,
             "output" each output too. By default "output" for Wanda, and otherwise "global".
         floor: the least number (an integer) or share (a float) of weights that each layer keeps.
-        include: which weights to prune in place of those of Linear and convolution modules.
+        include: which weights to prune in place of the usual ones. Methods that need the inputs of a weight leave out
+            those of recurrent modules, `nn.MultiheadAttention` and stacked experts, and warn.
         exclude: which weights to leave out.
         loss_fn: the loss of an output and a target, for criteria that use gradients.
         rounds: prune in so many steps, by equal shares of what is left, with new statistics for each.
@@ -94,11 +95,15 @@ def prune(
     scope = read_scope(scope, method, unit)
     if rounds < 1:
         raise ValueError(f"rounds is {rounds}; prune at least once")
-    pools = pools_of(sparsity, weights, floor, rounds)
-    weights = [weight for pool in pools for weight in pool.weights]
-    check_units(unit, pools)
     scoring = None if method == "obs" else Scoring(method, loss_fn, seed)
     layers = layers_of(network, weights, block, unit.numbers[1] if unit.kind == "pattern" else 1)
+    name = method if isinstance(method, str) else name_of(method)
+    if scoring is None or scoring.needs_inputs:
+        layers = with_inputs(layers, name, chosen=include is not None)
+    pools = pools_of(sparsity, [layer.weight for layer in layers], floor, rounds)
+    weights = [weight for pool in pools for weight in pool.weights]
+    layers = [layer for layer in layers if layer.weight in weights]
+    check_units(unit, pools)
     read = Batches(batches, model)
     norms = batch_norms(network) if recalibrate else []
     job = Job(network, read, layers, pools, LayerPruning(network, unit, scope, scoring, damping), bool(norms), progress)
@@ -113,7 +118,6 @@ def prune(
             write_statistics(observe_norms(network, read, norms))
     if dead := [weight.name for weight in weights if weight.size and not weight.kept]:
         warn_of_dead_layers(dead, 0)
-    name = method if isinstance(method, str) else name_of(method)
     return PruneReport(name, job.report(), len(norms), time.perf_counter() - began)
 
 
@@ -167,7 +171,7 @@ class Job:
         if scoring is not None:
             scoring.start(self.batches, list(self.of))
         with calibrating(self.network, norms=self.norms):
-            walk = Walk(self.network, self.batches, self.layers)
+            walk = Walk(self.network, self.batches, [layer for layer in self.layers if layer.modules])
             score = self._scores(walk)
             if self.channels:
                 masks = self._channel_masks(number, score)
@@ -184,7 +188,7 @@ class Job:
                 )
                 floors |= dict(zip(pool.weights, pool.floors, strict=True))
 
-            def change(layer: Layer, seen: Moments) -> Errors:
+            def change(layer: Layer, seen: Moments | None) -> Errors:
                 errors = self.pruning.prune(layer, seen, keeps[layer.weight], floors[layer.weight])
                 if number == rounds - 1:
                     del layer.weight.mask  # a byte for each weight, which nothing reads any more
@@ -192,8 +196,8 @@ class Job:
 
             self._visit(walk, number, rounds, change)
 
-    def _visit(self, walk: Walk, number: int, rounds: int, change: Callable[[Layer, Moments], Errors]) -> None:
-        """Observe and change the layers, stage by stage."""
+    def _visit(self, walk: Walk, number: int, rounds: int, change: Callable[[Layer, Moments | None], Errors]) -> None:
+        """Observe and change the layers, stage by stage, and after them those whose inputs are not observed."""
         done = number * len(self.layers)
         walk.restart()
         for stage in walk.stages:
@@ -208,6 +212,9 @@ class Job:
                 began = now
             done += len(stage.layers)
         give_back_memory()
+        for layer in self.layers:
+            if not layer.modules:
+                self.errors[layer] = change(layer, None)
 
     def _show(self, done: int, rounds: int, stage: Stage) -> None:
         if self.progress is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ..text_table import table
@@ -17,7 +18,8 @@ class PrunedLayer:
         kept: how many of them are left.
         error_masked: the squared error of its outputs on the calibration batches, relative to their mean square, with
             the weights pruned and the others left as they were.
-        error: the same with the weights as they are now.
+        error: the same with the weights as they are now. Both are NaN for a layer whose inputs are not observed, such
+            as a recurrent one.
         seconds: the time that it took, with the passes that observed its inputs.
     """
 
@@ -69,8 +71,7 @@ class PruneReport:
                 f"{layer.weights:,}",
                 f"{layer.kept:,}",
                 f"{layer.sparsity:.2%}",
-                f"{layer.error_masked:.2%}",
-                f"{layer.error:.2%}",
+                *("" if math.isnan(error) else f"{error:.2%}" for error in (layer.error_masked, layer.error)),
                 f"{layer.seconds:.2f}",
             )
             for layer in self.layers

@@ -130,5 +130,5 @@ def channel_units(
 ) -> Units:
     """Whole channels of a network, followed through a call with the first batch."""
     units, call = ChannelUnits(weights, granularity, per_layer=per_layer), next(iter(batches))
-    units.call.note(network, call.args, call.kwargs)
+    units.call.note(call.args, call.kwargs)
     return units

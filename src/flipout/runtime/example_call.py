@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
-from ..modules import unwrapped
+from ..channels.comparison import Arguments, tensors_of
 
 EXAMPLES = 2
 """How many examples of a batch are kept."""
@@ -21,10 +21,6 @@ NOT_CALLED = (
     "no call of the model with gradients was seen. The pruner must be attached to the module that you call: to the "
     "compiled one if you compile the model, and to one whose forward() is used"
 )
-
-
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-"""The positional and the keyword arguments of a call."""
 
 
 class UnsuitableCallError(Exception):
@@ -39,10 +35,7 @@ class ExampleCall:
 
     def __init__(self) -> None:
         self.arguments: Arguments | None = None
-        self.inputs: tuple[Tensor, ...] | None = None
-        """The arguments by position, if all of them are tensors."""
-        self.problem = NOT_CALLED
-        """Why there are no inputs."""
+        """What the model is called with; None before such a call."""
         self._stop = weakref.finalize(self, lambda: None)
 
     def watch(self, model: nn.Module) -> None:
@@ -56,22 +49,14 @@ class ExampleCall:
         """Remove the hook."""
         self._stop()
 
-    def note(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Keep a copy of the inputs of a call, or the reason why they cannot be used."""
-        leaves, spec = pytree.tree_flatten((tuple(args), dict(kwargs)))
-        tensors = iter(few_examples(tuple(leaf.detach() for leaf in leaves if isinstance(leaf, Tensor))))
-        self.arguments = pytree.tree_unflatten(
-            [next(tensors) if isinstance(leaf, Tensor) else leaf for leaf in leaves], spec
-        )
-        try:
-            self.inputs = few_examples(positional_tensors(unwrapped(model), args, kwargs))
-        except UnsuitableCallError as error:
-            self.problem = str(error)
+    def note(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Keep a copy of the inputs of a call."""
+        self.arguments = few_examples((tuple(args), dict(kwargs)))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ExampleCall:
         """The copy has the inputs, but no hook."""
         new = ExampleCall()
-        new.arguments, new.inputs, new.problem = self.arguments, self.inputs, self.problem  # nobody changes them
+        new.arguments = self.arguments  # nobody changes them
         return new
 
 
@@ -92,42 +77,55 @@ class InputHook:
             self.handle.remove()
         if (call := self._call()) is not None:
             with torch.no_grad():
-                call.note(model, args, kwargs)
+                call.note(args, kwargs)
 
     def __reduce__(self) -> tuple[type[InputHook], tuple[()]]:
         return InputHook, ()
 
 
-def positional_tensors(network: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Tensor, ...]:
-    """The arguments of a call by position. All of them must be tensors, except for those at their default.
+def tensor_arguments(network: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+    """The arguments of a call, bound by name: `m(x, gate=g)` is not `m(x, g)`. They are tensors, or at their default.
 
-    Arguments are bound by name: one that is given behind another that is left out cannot be given by position.
+    Those that can be given by position are, up to the first one that is left out. So all calls that mean the same have
+    the same arguments.
     """
     bound = inspect.signature(network.forward).bind(*args, **kwargs)
     bound.apply_defaults()
-    tensors: list[Tensor] = []
-    omitted: str | None = None
+    by_position, by_name, omitted = list[Any](), dict[str, Any](), ""
     for name, parameter in bound.signature.parameters.items():
         value, kind = bound.arguments[name], parameter.kind
         if value is parameter.default:
             omitted = omitted or name
             continue
-        for each in value if kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) else (value,):
-            if kind in (parameter.KEYWORD_ONLY, parameter.VAR_KEYWORD):
-                raise UnsuitableCallError(f"the network is called with the keyword argument {name}")
-            if omitted is not None:
-                raise UnsuitableCallError(f"the network is called with {name}, but without {omitted} before it")
+        given = value if kind is parameter.VAR_KEYWORD else {name: value}
+        for own, each in [(name, each) for each in value] if kind is parameter.VAR_POSITIONAL else given.items():
             if not isinstance(each, Tensor) or each.layout != torch.strided or each.is_meta:
                 raise UnsuitableCallError(
-                    f"the network is called with {name} of type {type(each).__name__}, which is not an ordinary tensor"
+                    f"the network is called with {own} of type {type(each).__name__}, which is not an ordinary tensor"
                 )
-            tensors.append(each.detach())
-    if not tensors:
+        if kind is parameter.VAR_KEYWORD or kind is parameter.KEYWORD_ONLY:
+            by_name |= given
+        elif not omitted:
+            by_position += value if kind is parameter.VAR_POSITIONAL else (value,)
+        elif kind is parameter.POSITIONAL_OR_KEYWORD:
+            by_name |= given
+        elif value != ():
+            raise UnsuitableCallError(f"the network is called with {name}, but without {omitted} before it")
+    if not by_position and not by_name:
         raise UnsuitableCallError("the network is called without a tensor")
-    return tuple(tensors)
+    return tuple(by_position), by_name
 
 
-def few_examples(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Copies of the first examples of a batch; of the whole tensors if they have no common first axis."""
+def few_examples(arguments: Arguments) -> Arguments:
+    """A copy of the first examples of a batch; of the whole tensors if they have no common first axis."""
+    tensors = tensors_of(arguments)
     is_batch = len({tensor.shape[:1] for tensor in tensors}) == 1 and tensors[0].ndim > 0
-    return tuple((tensor[:EXAMPLES] if is_batch else tensor).clone() for tensor in tensors)
+    leaves, spec = pytree.tree_flatten(arguments)
+    few: Arguments = pytree.tree_unflatten(
+        [
+            (each[:EXAMPLES] if is_batch else each).detach().clone() if isinstance(each, Tensor) else each
+            for each in leaves
+        ],
+        spec,
+    )
+    return few

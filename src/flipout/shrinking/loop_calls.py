@@ -9,11 +9,12 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from ..channels.comparison import Arguments
 from ..modules import unwrapped
-from ..runtime.example_call import InputHook, UnsuitableCallError, positional_tensors
+from ..runtime.example_call import InputHook, UnsuitableCallError, tensor_arguments
 
 
 class LoopCall(NamedTuple):
@@ -21,12 +22,12 @@ class LoopCall(NamedTuple):
 
     Args:
         module: the name of the module that is called; empty for the network itself.
-        dimensions: the number of dimensions of each input.
+        dimensions: the inputs, by the number of dimensions of each.
         problem: why the call cannot be repeated with tensors alone; empty if it can.
     """
 
     module: str
-    dimensions: tuple[int, ...] = ()
+    dimensions: str = ""
     problem: str = ""
 
 
@@ -100,22 +101,25 @@ def _as_call(name: str, module: nn.Module, args: Sequence[Any], kwargs: Mapping[
     if name:
         return LoopCall(name)
     try:
-        return LoopCall(name, tuple(each.ndim for each in positional_tensors(module, args, kwargs)))
+        return LoopCall(name, dimensions_of(tensor_arguments(module, args, kwargs)))
     except (UnsuitableCallError, TypeError) as error:
         return LoopCall(name, problem=str(error))
 
 
-def problem_of(call: LoopCall, example: tuple[Tensor, ...]) -> str | None:
+def dimensions_of(arguments: Arguments) -> str:
+    """The number of dimensions of each argument, such as `4, mask=2`."""
+    args, kwargs = arguments
+    return ", ".join([*(str(each.ndim) for each in args), *(f"{name}={kwargs[name].ndim}" for name in sorted(kwargs))])
+
+
+def problem_of(call: LoopCall, example: Arguments) -> str | None:
     """Why a network cannot be shrunk that is called in this way, and was tried with an example; None if it can."""
     if call.module:
         return f"the training calls {call.module} by itself, and may read channels of it that the network does not read"
     if call.problem:
         return f"what the training calls it with cannot be tried: {call.problem}"
-    if call.dimensions != (given := tuple(each.ndim for each in example)):
-        return (
-            f"the training calls it with {len(call.dimensions)} tensors of {call.dimensions} dimensions, but the "
-            f"example has {len(given)} of {given}"
-        )
+    if call.dimensions != (given := dimensions_of(example)):
+        return f"the training calls it with tensors of ({call.dimensions}) dimensions, but the example has ({given})"
     return None
 
 

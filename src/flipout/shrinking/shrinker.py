@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..channels.comparison import Example, as_example
+from ..channels.comparison import Arguments, NamedExample, as_arguments, tensors_of
 from ..channels.copies import UnsupportedNetworkError
 from ..channels.removable import Remainder, RemovableChannels
 from ..host import Host
 from ..modules import named_tensors, unwrapped
 from ..problems import NotShrunkWarning, warn
-from ..runtime.example_call import few_examples
+from ..runtime.example_call import UnsuitableCallError, few_examples, tensor_arguments
 from ..views import Positions
 from ..views.cut import Indices
 from . import refusals
@@ -57,7 +57,7 @@ class Shrinker:
         self.shrinks: list[Shrink] = []
         self._cuts: list[NetworkCut] = []  # of the model, and of the copies that follow it
         self._followers: list[nn.Module] = []
-        self._example: tuple[Tensor, ...] | None = None
+        self._example: Arguments | None = None
         self._channels: RemovableChannels | None = None
         self._batch = USUAL_BATCH
         self._looked: tuple[int, bool] = (-1, False)  # after how many prunings, and whether a shrink is worth while
@@ -150,7 +150,7 @@ class Shrinker:
     # Acting.
 
     @torch.no_grad()
-    def shrink(self, example_input: Example) -> None:
+    def shrink(self, example_input: NamedExample) -> None:
         """Remove the channels that influence nothing from the network. Training continues as before.
 
         The model, its modules and its parameters stay the same objects, with smaller tensors in them; the optimizer's
@@ -162,11 +162,11 @@ class Shrinker:
         `expanded()` the network is shrunk when that ends.
 
         Args:
-            example_input: the inputs that the model is called with; a batch of training data is fine. Their values do
-                not matter. The network is tried with them alone, so it is not shrunk if the training calls it with
-                anything else, or calls one of its modules by itself.
+            example_input: the inputs that the model is called with: a tensor, a tuple, or a dictionary of arguments by
+                name. A batch of training data is fine; the values do not matter. The network is tried with them alone,
+                so it is not shrunk if the training calls it with anything else, or calls one of its modules by itself.
         """
-        example = as_example(example_input)
+        example = as_arguments(example_input)
         try:
             self._shrink(example)
         except ValueError as error:
@@ -178,8 +178,14 @@ class Shrinker:
             warn(f"{reason}. The training continues without shrinking", NotShrunkWarning)
         self._looked = len(self._pruner.events), False
 
-    def _shrink(self, example: tuple[Tensor, ...]) -> None:
-        pruner, few = self._pruner, few_examples(example)
+    def _shrink(self, example: Arguments) -> None:
+        pruner = self._pruner
+        try:
+            few = few_examples(tensor_arguments(unwrapped(pruner.model), *example))
+        except (UnsuitableCallError, TypeError) as error:
+            raise ValueError(
+                f"the network cannot be shrunk, because it does not accept the example: {error}"
+            ) from error
         self._calls.stop()
         self._asked = True
         problems = (problem_of(call, few) for call in self._calls.seen)
@@ -294,7 +300,7 @@ class Shrinker:
         if state.example and pruner.attached and not refusals.of_training(pruner):
             example = example_of_zeros(state.example, pruner.weights[0].mask.device)
             try:
-                channels = RemovableChannels(unwrapped(pruner.model), example)
+                channels = RemovableChannels(unwrapped(pruner.model), *example)
             except UnsupportedNetworkError:  # the example has zeros in place of data, such as token numbers
                 return
             taken = {weight.name: weight.take(masks[weight.name]) for weight in pruner.weights}
@@ -340,12 +346,12 @@ class Shrinker:
 
     # Inside.
 
-    def _trace(self, example: tuple[Tensor, ...]) -> tuple[RemovableChannels, Remainder]:
+    def _trace(self, example: Arguments) -> tuple[RemovableChannels, Remainder]:
         """Find what can be removed from the whole network, and try it on a copy."""
         network = unwrapped(self._pruner.model)
         try:
-            with torch.random.fork_rng(devices={each.device for each in example if each.is_cuda}):
-                channels = RemovableChannels(network, example)
+            with torch.random.fork_rng(devices={each.device for each in tensors_of(example) if each.is_cuda}):
+                channels = RemovableChannels(network, *example)
                 remainder = self._remainder(channels)
                 if channels.problem and not remainder.tensors:
                     raise UnsupportedNetworkError(channels.problem)

@@ -12,11 +12,26 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..channels.comparison import Arguments, tensors_of
 from ..channels.copies import first_line
 from ..views.cut import Indices
 
 LARGEST_EXAMPLE = 1 << 28
 """The most numbers that the inputs of two examples can have in a state."""
+
+
+class Described(NamedTuple):
+    """An input of a network.
+
+    Args:
+        name: the name of the argument; empty if it is given by position.
+        shape: its shape.
+        kind: its type, such as "float32".
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    kind: str
 
 
 class Shrink(NamedTuple):
@@ -40,13 +55,13 @@ class ShrunkState:
     Args:
         indices: the indices that are left of each tensor that is cut; empty if the network is whole.
         shrinks: the shrinks so far.
-        example: the shape and the type of each input that the network was traced with; none before the first shrink.
+        example: the inputs that the network was traced with; none before the first shrink.
         batch: the number of examples in a batch.
     """
 
     indices: Mapping[str, Indices]
     shrinks: tuple[Shrink, ...] = ()
-    example: tuple[tuple[tuple[int, ...], str], ...] = ()
+    example: tuple[Described, ...] = ()
     batch: int = 1
 
     def as_text(self) -> str:
@@ -63,9 +78,9 @@ def read_shrunk_state(text: str) -> ShrunkState:
         read = json.loads(text)
         indices = {name: tuple(map(_index, each)) for name, each in read["indices"].items()}
         shrinks = tuple(_shrink(*each) for each in read["shrinks"])
-        example = tuple((_shape(shape), _dtype(kind)) for shape, kind in read["example"])
+        example = tuple(_described(*each) for each in read["example"])
         (batch,) = _shape([read["batch"]])
-        if sum(math.prod(shape) for shape, _ in example) > LARGEST_EXAMPLE:
+        if sum(math.prod(each.shape) for each in example) > LARGEST_EXAMPLE:
             raise ValueError(f"an example of more than {LARGEST_EXAMPLE:,} numbers")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(
@@ -90,28 +105,35 @@ def _shrink(step: Any, weights: Any, share: Any) -> Shrink:
     return Shrink(step, weights, float(share))
 
 
+def _described(name: Any, shape: Any, kind: Any) -> Described:
+    if (
+        not isinstance(name, str)
+        or not isinstance(kind, str)
+        or not isinstance(getattr(torch, kind, None), torch.dtype)
+    ):
+        raise ValueError("an example with unknown names or types of numbers")
+    return Described(name, _shape(shape), kind)
+
+
 def _shape(sizes: Any) -> tuple[int, ...]:
     if not all(type(size) is int and 0 < size < 1 << 31 for size in sizes):
         raise ValueError("sizes that are not positive whole numbers")
     return tuple(sizes)
 
 
-def _dtype(name: Any) -> str:
-    if not isinstance(name, str) or not isinstance(getattr(torch, name, None), torch.dtype):
-        raise ValueError("an unknown type of numbers")
-    return name
-
-
-def first_size(example: tuple[Tensor, ...]) -> int:
+def first_size(example: Arguments) -> int:
     """The size of the first axis of an example: how many examples are in a batch."""
-    return next((len(each) for each in example if each.ndim), 1)
+    return next((len(each) for each in tensors_of(example) if each.ndim), 1)
 
 
-def describe_example(example: tuple[Tensor, ...] | None) -> tuple[tuple[tuple[int, ...], str], ...]:
-    """The shape and the type of each input."""
-    return tuple((tuple(each.shape), str(each.dtype).removeprefix("torch.")) for each in example or ())
+def describe_example(example: Arguments | None) -> tuple[Described, ...]:
+    """The name, the shape and the type of each input."""
+    args, kwargs = example or ((), {})
+    named = (*(("", each) for each in args), *kwargs.items())
+    return tuple(Described(name, tuple(each.shape), str(each.dtype).removeprefix("torch.")) for name, each in named)
 
 
-def example_of_zeros(described: tuple[tuple[tuple[int, ...], str], ...], device: torch.device) -> tuple[Tensor, ...]:
+def example_of_zeros(described: tuple[Described, ...], device: torch.device) -> Arguments:
     """Inputs of these shapes and types. A trace does not depend on their values."""
-    return tuple(torch.zeros(shape, dtype=getattr(torch, kind), device=device) for shape, kind in described)
+    made = [(each.name, torch.zeros(each.shape, dtype=getattr(torch, each.kind), device=device)) for each in described]
+    return tuple(tensor for name, tensor in made if not name), {name: tensor for name, tensor in made if name}

@@ -10,41 +10,44 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from ..channels.comparison import EquivalenceCheck, coarsest_epsilon, describe_difference
+from ..channels.comparison import Arguments, EquivalenceCheck, coarsest_epsilon, describe_difference, tensors_of
 from ..channels.copies import UnsupportedNetworkError, evaluation_copy, first_line
 from ..channels.removable import Attributes
+from ..channels.trial import ByPosition
 from ..views.cut import Indices
 from .fixed_randomness import fixed_randomness
 from .network_cut import NetworkCut
 
 
 @torch.no_grad()
-def try_cut(
-    model: nn.Module, indices: Mapping[str, Indices], attributes: Attributes, example: tuple[Tensor, ...]
-) -> None:
+def try_cut(model: nn.Module, indices: Mapping[str, Indices], attributes: Attributes, arguments: Arguments) -> None:
     """Raise an `UnsupportedNetworkError` if the network would compute something else without some channels."""
     whole = evaluation_copy(model)
-    check = EquivalenceCheck(whole, example)
+    check = EquivalenceCheck(ByPosition(whole, *arguments), tensors_of(arguments))
     NetworkCut(whole, None, ()).apply(indices, attributes)
-    check.verify(whole)
-    _try_in_training_mode(model, indices, attributes, check.example)
+    check.verify(check.model)
+    _try_in_training_mode(model, indices, attributes, arguments, check.example)
 
 
 def _try_in_training_mode(
-    model: nn.Module, indices: Mapping[str, Indices], attributes: Attributes, example: tuple[Tensor, ...]
+    model: nn.Module,
+    indices: Mapping[str, Indices],
+    attributes: Attributes,
+    arguments: Arguments,
+    example: tuple[Tensor, ...],
 ) -> None:
     """Compare the outputs in training mode: a network may return features there, or call an auxiliary head.
 
     In float64, because batch norm enlarges differences if a batch is small. What is random, such as dropout in the code
     of the network, has fixed results.
     """
-    whole, smaller = _training_copy(model), _training_copy(model)
-    NetworkCut(smaller, None, ()).apply(indices, attributes)
+    whole, smaller = (ByPosition(_training_copy(model), *arguments) for _ in range(2))
+    NetworkCut(smaller.model, None, ()).apply(indices, attributes)
     try:
-        expected = _outputs(whole.double(), _exact(example))
-        smaller, inputs = smaller.double(), _exact(example)
+        expected, inputs = _outputs(whole.double(), _exact(example)), _exact(example)
+        smaller.double()
     except Exception:  # the network may have types written into its code
-        whole, inputs = _training_copy(model), example
+        whole, inputs = ByPosition(_training_copy(model), *arguments), example
         expected = _outputs_or_refuse(whole, inputs, "the network does not run in training mode with a few examples")
     found = _outputs_or_refuse(smaller, inputs, "the smaller network failed in training mode")
     tolerance = coarsest_epsilon(expected) ** 0.4

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvTransposeNd
 
+from ..modules import inputs_first, is_stacked
 from ..numerics import wide
 from ..random_numbers import uniform
 from .base import Place, Statistic
@@ -83,11 +84,13 @@ def fan_in_of(module: nn.Module, weight: Tensor) -> int:
 
     It is the number of elements under one index of the first dimension, as in `torch.nn.init`. A transposed convolution
     has its inputs in the first dimension; there it is the inputs of a group times the size of the kernel (the stride is
-    not counted). An embedding and a vector have no sums: 1. A module that stores a matrix as (inputs, outputs), such as
-    `Conv1D` of transformers, is not recognized.
+    not counted). A matrix of stacked experts has them in the last one, or in the second. An embedding and a vector have
+    no sums: 1. A module that stores a matrix as (inputs, outputs), such as `Conv1D` of transformers, is not recognized.
     """
     if weight.ndim < 2 or isinstance(module, nn.Embedding):
         return 1
+    if weight.ndim == 3 and is_stacked(module):
+        return max(1, weight.shape[1 if inputs_first(module) else 2])
     if isinstance(module, _ConvTransposeNd):
         return max(1, weight.shape[0] // module.groups * weight.shape[2:].numel())
     return max(1, weight.shape[1:].numel())

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from ..channels.comparison import Arguments
 from ..events import Selection
 from ..problems import Need, NotFiniteError
 from ..ranking import choose, smallest
@@ -113,7 +114,7 @@ class Units:
     def remove(self) -> None:
         """Leave no hook in the model."""
 
-    def show(self, example: tuple[Tensor, ...]) -> None:
+    def show(self, arguments: Arguments) -> None:
         """Note what the model is called with, if no call was seen."""
 
     def status(self) -> str:

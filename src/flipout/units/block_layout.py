@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.modules.conv import _ConvTransposeNd
 
-from ..modules import is_transposed
+from ..modules import inputs_first, is_stacked
 from ..weights import Weight
 from .granularity import Granularity, Reduction, accurate, reduce_scores
 
@@ -30,25 +29,41 @@ class BlockLayout:
     """A weight as a matrix that is cut into blocks of `rows` x `columns`.
 
     The matrix has a row for each output, and a column for each input and kernel position. So a kernel of 3 x 3 is a
-    block of 1 x 9.
+    block of 1 x 9. The matrices of stacked experts lie below each other.
 
     Args:
         shape: the shape of the weight.
         rows: the rows of a block.
         columns: the columns of a block.
         inputs_first: whether the weight is stored with its inputs first, as in transposed convolutions.
+        stacked: whether its first dimension is that of experts.
     """
 
     shape: tuple[int, ...]
     rows: int
     columns: int
     inputs_first: bool = False
+    stacked: bool = False
 
     @property
     def sides(self) -> tuple[int, int]:
         """The rows and columns of the matrix."""
-        shape = (self.shape[1], self.shape[0], *self.shape[2:]) if self.inputs_first else self.shape
-        return shape[0], math.prod(shape[1:])
+        shape = self._outputs_first
+        return (shape[0] * shape[1], shape[2]) if self.stacked else (shape[0], math.prod(shape[1:]))
+
+    @property
+    def _outputs_first(self) -> list[int]:
+        """The shape with the outputs before the inputs."""
+        one, other = self._axes
+        shape = list(self.shape)
+        if self.inputs_first:
+            shape[one], shape[other] = shape[other], shape[one]
+        return shape
+
+    @property
+    def _axes(self) -> tuple[int, int]:
+        """The axes of outputs and inputs, in the order in which they are stored."""
+        return (1, 2) if self.stacked else (0, 1)
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -91,9 +106,8 @@ class BlockLayout:
         down, across = self.grid
         blocks = grid[:, None, :, None].expand(down, self.rows, across, self.columns)
         matrix = blocks.reshape(down * self.rows, across * self.columns)[:height, :width]
-        if not self.inputs_first:
-            return matrix.reshape(self.shape)
-        return matrix.reshape(self.shape[1], self.shape[0], *self.shape[2:]).transpose(0, 1).contiguous()
+        tensor = matrix.reshape(self._outputs_first)
+        return tensor.transpose(*self._axes).contiguous() if self.inputs_first else tensor
 
     def dead_units(self, dead: Tensor, mask: Tensor) -> Tensor:
         """The kept blocks of which every kept weight is dead."""
@@ -103,7 +117,7 @@ class BlockLayout:
         return self.reduced(mask.to(torch.float32), "sum") > 0
 
     def _matrix(self, tensor: Tensor) -> Tensor:
-        return (tensor.transpose(0, 1) if self.inputs_first else tensor).reshape(self.sides)
+        return (tensor.transpose(*self._axes) if self.inputs_first else tensor).reshape(self.sides)
 
 
 def layout_of(weight: Weight, granularity: Granularity) -> BlockLayout:
@@ -113,9 +127,10 @@ def layout_of(weight: Weight, granularity: Granularity) -> BlockLayout:
         raise ValueError(
             f"{weight.name} has the shape {shape} and no blocks of rows and columns: leave it out with exclude="
         )
-    inputs_first = is_transposed(weight.module) or isinstance(weight.module, _ConvTransposeNd)
-    rows, columns = (1, math.prod(shape[2:])) if granularity.kind == "kernel" else granularity.numbers
-    return BlockLayout(shape, rows, columns, inputs_first)
+    stacked = len(shape) == 3 and is_stacked(weight.module)
+    kernel = 1 if stacked else math.prod(shape[2:])
+    rows, columns = (1, kernel) if granularity.kind == "kernel" else granularity.numbers
+    return BlockLayout(shape, rows, columns, inputs_first(weight.module), stacked)
 
 
 def _parts(length: int, side: int) -> Sequence[tuple[int, int, int]]:

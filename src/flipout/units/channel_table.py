@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvTransposeNd
 
 from ..channels.graph import ChannelGraph
 from ..channels.labels import FIXED, distinct
 from ..channels.trial import removable
-from ..modules import is_transposed, unwrapped
+from ..modules import inputs_first, is_stacked, unwrapped
 from ..weights import Weight
 from .granularity import Reduction, accurate
 
@@ -29,7 +28,8 @@ class ChannelTable:
             the outputs of a layer, or of a residual stream. One of them always stays.
         outputs: for each layer, the unit of each output; `units` stands for an output that always stays.
         inputs: for each layer, the unit of each input; None for a convolution with groups, where a group is a unit.
-        output_axes: for each layer, the axis of its weight that the outputs lie along.
+        output_axes: for each layer, the axis of its matrix that the outputs lie along.
+        stacked: for each layer, whether its weight is a stack of matrices, which have the same channels.
         notes: what could not be divided into units.
     """
 
@@ -38,13 +38,15 @@ class ChannelTable:
     outputs: list[Tensor]
     inputs: list[Tensor | None]
     output_axes: list[int]
+    stacked: list[bool]
     notes: tuple[str, ...]
 
     def alive(self, masks: Sequence[Tensor]) -> Tensor:
         """The units that have a kept weight."""
         found = torch.zeros(self.units + 1, dtype=torch.bool)
         for number, mask in enumerate(masks):
-            pairs = _pairs(mask)[:, :, 0].cpu()  # all weights between two channels are kept or pruned together
+            # All weights between two channels are kept or pruned together.
+            pairs = _pairs(mask, self.stacked[number])[:, :, 0].cpu()
             for axis, units in self._axes(number):
                 found[units[pairs.any(1 - axis)]] = True
         return found[: self.units]
@@ -57,7 +59,8 @@ class ChannelTable:
             shape = weight.view.positions.shape
             mask = torch.ones((1,) * len(shape), dtype=torch.bool)
             for axis, units in self._axes(number):
-                mask = mask & kept[units].view([-1 if i == axis else 1 for i in range(len(shape))])
+                place = axis + self.stacked[number]
+                mask = mask & kept[units].view([-1 if i == place else 1 for i in range(len(shape))])
             result.append(mask.to(weight.mask.device).expand(shape).contiguous())
         return result
 
@@ -89,7 +92,8 @@ class ChannelTable:
             if not math.isfinite(mean):
                 raise failed(number)
             scale = (mean or 1.0) ** (2 if how == "norm" else 1)
-            sums, numbers = _sums(_pairs(own), how).cpu() / scale, _numbers(own, mask)
+            stacked = self.stacked[number]
+            sums, numbers = _sums(_pairs(own, stacked), how).cpu() / scale, _numbers(own, mask, stacked)
             for axis, units in self._axes(number):
                 total.index_add_(0, units, sums.sum(1 - axis))
                 count.index_add_(0, units, numbers.sum(1 - axis))
@@ -99,13 +103,16 @@ class ChannelTable:
         return result / count[: self.units].clamp_min(1) if how == "mean" else result
 
     def _axes(self, number: int) -> list[tuple[int, Tensor]]:
-        """The axes of a weight that units lie along, with the unit of each place."""
+        """The axes of a matrix that units lie along, with the unit of each place."""
         axis, inputs = self.output_axes[number], self.inputs[number]
         return [(axis, self.outputs[number]), *([] if inputs is None else [(1 - axis, inputs)])]
 
 
-def _pairs(tensor: Tensor) -> Tensor:
-    """A tensor of a weight's shape with three axes: two for channels, and one for the positions of a kernel."""
+def _pairs(tensor: Tensor, stacked: bool) -> Tensor:
+    """A tensor of a weight's shape with three axes: two for channels, and one for the positions of a kernel, or for the
+    matrices of a stack."""
+    if stacked:
+        return tensor.movedim(0, 2)
     return tensor.reshape(len(tensor), tensor.shape[1] if tensor.ndim > 1 else 1, tensor.shape[2:].numel())
 
 
@@ -117,12 +124,12 @@ def _sums(pairs: Tensor, how: Reduction) -> Tensor:
     return (pairs[:, :, 0] if pairs.shape[2] == 1 else pairs.sum(2)).double()
 
 
-def _numbers(scores: Tensor, mask: Tensor | None) -> Tensor:
+def _numbers(scores: Tensor, mask: Tensor | None, stacked: bool) -> Tensor:
     """The number of weights between two channels that count."""
-    pairs = _pairs(scores)
+    pairs = _pairs(scores, stacked)
     if mask is None:
         return torch.full(pairs.shape[:2], float(pairs.shape[2]), dtype=torch.float64)
-    return _pairs(mask)[:, :, 0].cpu().double() * pairs.shape[2]
+    return _pairs(mask, stacked)[:, :, 0].cpu().double() * pairs.shape[2]
 
 
 def table_of_network(
@@ -152,19 +159,25 @@ def table_of_network(
     sides = [_sides_of(weight, graph, axis) for weight, axis in zip(weights, axes, strict=True)]
     outputs, inputs = ([numbers[side[k]] for side in sides] for k in (0, 1))
     notes = _notes(weights, graph, [*zip(outputs, inputs, strict=True)], len(chosen), found.problem)
-    return ChannelTable(len(chosen), _families(outputs, len(chosen)), outputs, [*inputs], axes, notes)
+    stacked = list(map(_is_stack, weights))
+    return ChannelTable(len(chosen), _families(outputs, len(chosen)), outputs, [*inputs], axes, stacked, notes)
 
 
 def _sides_of(weight: Weight, graph: ChannelGraph, axis: int) -> tuple[Tensor, Tensor]:
     """The sets of the outputs and the inputs of a weight."""
     shape = weight.view.positions.shape
     fixed = tuple(torch.full((size,), FIXED) for size in shape)
-    sets = (*graph.tensors.get(weight.name, fixed), torch.full((1,), FIXED))
+    sets = (*graph.tensors.get(weight.name, fixed), torch.full((1,), FIXED))[_is_stack(weight) :]
     return sets[axis], sets[1 - axis]
 
 
 def _output_axis(weight: Weight) -> int:
-    return 1 if is_transposed(weight.module) or isinstance(weight.module, _ConvTransposeNd) else 0
+    return int(inputs_first(weight.module))
+
+
+def _is_stack(weight: Weight) -> bool:
+    """Whether a weight is a stack of matrices: those of experts."""
+    return len(weight.view.positions.shape) == 3 and is_stacked(weight.module)
 
 
 def _notes(
@@ -178,7 +191,8 @@ def _notes(
         if weight.name not in graph.tensors:
             reason = "the network does not use it in a call like this"
         else:
-            reason = graph.reasons[weight.name][_output_axis(weight)] or problem or "another layer needs its channels"
+            axis = _output_axis(weight) + _is_stack(weight)
+            reason = graph.reasons[weight.name][axis] or problem or "another layer needs its channels"
         notes.append(f"nothing of {weight.name} is pruned: {reason}")
     return tuple(notes)
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..channels.comparison import Arguments
 from ..channels.copies import UnsupportedNetworkError
 from ..events import Selection
 from ..problems import ChannelWarning, warn
@@ -49,9 +50,9 @@ class ChannelUnits(Units):
     def remove(self) -> None:
         self.call.stop()
 
-    def show(self, example: tuple[Tensor, ...]) -> None:
+    def show(self, arguments: Arguments) -> None:
         if self.call.arguments is None:
-            self.call.arguments = example, {}
+            self.call.arguments = arguments
 
     def ready(self, model: nn.Module) -> None:
         if self.table is None:

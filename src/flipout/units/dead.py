@@ -13,7 +13,7 @@ from ..channels.copies import UnsupportedNetworkError
 from ..channels.live_paths import LivePaths
 from ..problems import DeadFirstWarning, Need, warn
 from ..ranking import choose_dead_first
-from ..runtime.example_call import ExampleCall
+from ..runtime.example_call import NOT_CALLED, ExampleCall
 from ..weights import Weight
 
 
@@ -98,7 +98,7 @@ class DeadFirst(DeadWeights):
 
     def _record(self, model: nn.Module) -> None:
         if self.call.arguments is None:
-            self._warn(self.call.problem)
+            self._warn(NOT_CALLED)
             return
         try:
             self._paths = LivePaths(model, *self.call.arguments)

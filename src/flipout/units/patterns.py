@@ -9,10 +9,9 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.modules.conv import _ConvTransposeNd
 
 from ..events import Selection
-from ..modules import is_transposed
+from ..modules import inputs_first, is_stacked
 from ..problems import Need
 from ..schedules import Pruning
 from ..weights import Weight
@@ -89,7 +88,7 @@ class PatternUnits(Units):
 
 def input_axis(weight: Weight) -> int:
     """The axis of a weight that its inputs lie along."""
-    return 0 if is_transposed(weight.module) or isinstance(weight.module, _ConvTransposeNd) else 1
+    return (0 if inputs_first(weight.module) else 1) + is_stacked(weight.module)
 
 
 def highest_of_groups(scores: Tensor, candidates: Tensor, axis: int, group: int, number: int) -> Tensor:

@@ -36,5 +36,5 @@ def minus_magnitude_table(title: str, runs: Sequence[Record]) -> Table:
     for label, row in found.items():
         if label != MAGNITUDE:
             differences = {s: cell.minus(reference[s]) for s, cell in row.items() if s in reference}
-            rows[label] = {s: bold_if(each, each.is_shown) for s, each in differences.items()}
+            rows[label] = {s: bold_if(each, each.is_significant) for s, each in differences.items()}
     return by_sparsity(title, rows, first="minus magnitude in one shot", absent="")

@@ -12,6 +12,8 @@ from ..propagation import MEETS, Call, Result, numel
 from .elementwise import combine, meet, smallest, unknown, whole_along
 from .movement import interleaved
 
+ALIGNED = 8
+"""How many features of experts go together: 16 bytes in half precision, which products of groups need."""
 Names = Sequence[str]
 """A name for each dimension of a tensor. Dimensions of the same name meet."""
 
@@ -66,7 +68,8 @@ def _contracted(call: Call, factor: Tensor, value: Value, meets: Value, shared: 
     if weight.weight is None or (meets.weight is not None and value.weight is not None):
         call.fix((factor,), "multiplies two tensors that are both computed")
     else:
-        call.read(weight.weight, factor)
+        # The same labels are met from both sides, and those of the weight tell where they are.
+        call.read(weight.weight, factor, call.dims_with(weight.weight, factor) if weight is value else ())
     return ()
 
 
@@ -99,6 +102,25 @@ def product(call: Call, one: Value, other: Value) -> Value:
     for weight, rest in ((other, one), (one, other)):
         call.count(weight, numel(rest.shape) // max(1, rest.shape[-1 if rest is one else -2 if right > 1 else -1]))
     return contract(call, one, other, (ours, theirs, results))
+
+
+def grouped_product(call: Call) -> Result:
+    """Rows of a matrix times the matrix of an expert each: (rows, c) x (experts, c, j). Data choose the experts.
+
+    Features go in groups, because the operation needs aligned rows.
+    """
+    value, weight = (call[name] for name in list(call.arguments)[:2])
+    if len(value.shape) != 2 or len(weight.shape) != 3:
+        return unknown(call)
+    call.count(weight, value.shape[0] // weight.shape[0])
+    one = call.collapse(weight.factors, [0], "chooses among its experts")
+    for labels in (each.flatten() for each in one):
+        if len(labels) % ALIGNED:
+            call.fix((labels,), f"needs a multiple of {ALIGNED} features")
+        else:
+            call.tie(labels.view(-1, ALIGNED), labels.view(-1, ALIGNED)[:, :1])
+    stacked = Value(weight.shape[1:], tuple(each.squeeze(0) for each in one), weight.weight)
+    return contract(call, value, stacked, (["i", "c"], ["c", "j"], ["i", "j"]))
 
 
 def added_product(call: Call) -> Result:

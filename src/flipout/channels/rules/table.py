@@ -6,7 +6,7 @@ import torch
 from torch import fx
 
 from ..propagation import Rule
-from . import contractions, elementwise, movement, norms
+from . import contractions, elementwise, movement, norms, recurrent
 
 NAMES: dict[Rule, str] = {
     elementwise.same: """alias clone contiguous detach detach_ to _to_copy lift_fresh lift_fresh_copy dropout dropout_
@@ -52,6 +52,7 @@ NAMES: dict[Rule, str] = {
     contractions.matmul: "matmul mm bmm mv dot",
     contractions.added_product: "addmm baddbmm",
     contractions.einsum: "einsum",
+    contractions.grouped_product: "_grouped_mm transformers::grouped_mm_fallback",
     contractions.attention: "scaled_dot_product_attention",
     contractions.convolution: """conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution""",
     norms.batch_norm: "batch_norm _native_batch_norm_legit_no_training native_batch_norm",
@@ -59,6 +60,8 @@ NAMES: dict[Rule, str] = {
     norms.prelu: "prelu",
     norms.layer_norm: "layer_norm native_layer_norm rms_norm",
     norms.group_norm: "group_norm",
+    recurrent.layers: "lstm gru rnn_tanh rnn_relu",
+    recurrent.cell: "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell",
 }
 RULES: dict[str, Rule] = {name: rule for rule, names in NAMES.items() for name in names.split()}
 
@@ -70,7 +73,7 @@ def rule_of(node: fx.Node) -> Rule:
         return elementwise.inner_graph
     if not isinstance(target, torch._ops.OpOverload):
         return elementwise.unknown
-    name = target._schema.name.partition("::")[2]
-    if target.namespace == "aten" and name in RULES:
+    name = target._schema.name.removeprefix("aten::")
+    if name in RULES:
         return RULES[name]
     return elementwise.elementwise if torch.Tag.pointwise in target.tags else elementwise.unknown
