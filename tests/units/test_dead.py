@@ -219,6 +219,18 @@ def test_a_network_that_is_called_with_keywords() -> None:
     assert pruner.nonzero == sum(pair[1] for pair in effective_weights(body, torch.randn(2, 12)).layers.values())
 
 
+class Counting(nn.Module):
+    """Takes a number beside the tensor."""
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body, self.calls = body, 0
+
+    def forward(self, x: Tensor, number: int = 0) -> Tensor:
+        self.calls += 1
+        return self.body(x) + number  # type: ignore[no-any-return]
+
+
 class Branching(nn.Module):
     """Makes a decision by the values of a tensor, which cannot be recorded."""
 
