@@ -14,7 +14,7 @@ from ..graph.comparison import EquivalenceCheck
 from ..graph.copies import UnsupportedNetworkError, first_line, independent_copy
 from .graph import ChannelGraph
 from .record import without_cache
-from .resize import GUESSES, Guess, changed_sizes, families, resize
+from .resize import GUESSES, Guess, changed_sizes, families, resize, restated_in
 
 
 class Trial:
@@ -44,7 +44,7 @@ class Trial:
         remainder, sizes = self.graph.remainder(~removed), changed_sizes(self.graph, ~removed)
         for follows in GUESSES if sizes else GUESSES[:1]:
             copy = independent_copy(self.model)
-            resize(copy, remainder, sizes, follows)
+            resize(copy, remainder, restated_in(copy, sizes, follows))
             try:
                 self._check.verify(_ByPosition(copy, *self._given))
             except UnsupportedNetworkError as error:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from ..channels.removable import Attributes
+from ..channels.resize import Attributes
 from ..graph.comparison import EquivalenceCheck, coarsest_epsilon, describe_difference
 from ..graph.copies import UnsupportedNetworkError, evaluation_copy, first_line
 from ..views.cut import Indices

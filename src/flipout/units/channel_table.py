@@ -13,6 +13,7 @@ from torch.nn.modules.conv import _ConvTransposeNd
 
 from ..channels.graph import ChannelGraph
 from ..channels.labels import FIXED, distinct
+from ..channels.resize import Guess
 from ..channels.trial import removable
 from ..modules import is_transposed, unwrapped
 from ..weights import Weight
@@ -31,6 +32,10 @@ class ChannelTable:
         inputs: for each layer, the unit of each input; None for a convolution with groups, where a group is a unit.
         output_axes: for each layer, the axis of its weight that the outputs lie along.
         notes: what could not be divided into units.
+        graph: the channels of the network.
+        numbers: for each set of the graph its unit; `units` for one that always stays.
+        follows: which attributes of modules follow their sizes.
+        problem: why the code of the network cannot lose some channels; empty if it can lose all.
     """
 
     units: int
@@ -39,6 +44,10 @@ class ChannelTable:
     inputs: list[Tensor | None]
     output_axes: list[int]
     notes: tuple[str, ...]
+    graph: ChannelGraph
+    numbers: Tensor
+    follows: Guess
+    problem: str
 
     def alive(self, masks: Sequence[Tensor]) -> Tensor:
         """The units that have a kept weight."""
@@ -152,7 +161,9 @@ def table_of_network(
     sides = [_sides_of(weight, graph, axis) for weight, axis in zip(weights, axes, strict=True)]
     outputs, inputs = ([numbers[side[k]] for side in sides] for k in (0, 1))
     notes = _notes(weights, graph, [*zip(outputs, inputs, strict=True)], len(chosen), found.problem)
-    return ChannelTable(len(chosen), _families(outputs, len(chosen)), outputs, [*inputs], axes, notes)
+    families = _families(outputs, len(chosen))
+    followed = graph, numbers, found.follows, found.problem
+    return ChannelTable(len(chosen), families, outputs, [*inputs], axes, notes, *followed)
 
 
 def _sides_of(weight: Weight, graph: ChannelGraph, axis: int) -> tuple[Tensor, Tensor]:
