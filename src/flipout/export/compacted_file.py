@@ -83,7 +83,9 @@ def load_compacted(path: Path | str, build: Callable[[], nn.Module]) -> nn.Modul
 
     A file that is damaged, or belongs to another architecture, raises a `CompactedFileError`.
 
-        >>> small = flipout.export.load_compacted("small.safetensors", lambda: make_model())
+        >>> flipout.export.save_compacted(model, "small.safetensors")
+        >>> build = lambda: torch.nn.Sequential(torch.nn.Linear(12, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+        >>> again = flipout.export.load_compacted("small.safetensors", build)
 
     Args:
         path: the file.

@@ -29,9 +29,10 @@ def channel_report(
         allowed: what is kept at the end; None if it is not planned.
     """
     total = costs.total
-    fixed = costs.counts(torch.zeros(costs.units, dtype=torch.bool)).kept
-    free, title = total - fixed, TITLES["macs" if target == "latency" else target]
-    text = f"{free:,} of {total:,} {title} ({free / max(1, total):.1%}) are in channels that can be removed"
+    last = torch.zeros(costs.units, dtype=torch.bool)
+    last[sorted(set(table.families))] = True  # one unit of every family stays
+    free, title = total - costs.counts(last).kept, TITLES["macs" if target == "latency" else target]
+    text = f"{free:,} of {total:,} {title} ({free / max(1, total):.1%}) can be removed in whole channels"
     if allowed is not None and free:
         text += f"; {min(1.0, (total - allowed) / free):.1%} of these will go"
     rows = _rows(table, weights)
