@@ -189,6 +189,12 @@ def _cell(value: Any) -> str:
     return f"{value:.0%}" if isinstance(value, float) else str(value)
 
 
+def _write(output: Path | None, rows: dict[str, Row]) -> None:
+    if output is not None:
+        ordered = [rows[name] for name in ARCHITECTURES if name in rows]
+        output.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="architectures; all of them without a name")
@@ -209,11 +215,15 @@ def main() -> None:
                 rows[name] = examine(name, options.sparsity, options.target)
             except Exception as error:  # the table should have all other rows
                 rows[name] = {"name": name, "problem": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
-            if torch_pruning.available():
-                rows[name]["torch_pruning"] = torch_pruning.examine(*made(name), loss_of)
         print(rows[name], flush=True)
-        if options.output:
-            options.output.write_text(json.dumps(list(rows.values()), indent=1) + "\n", encoding="utf-8")
+        _write(options.output, rows)
+    for name, row in rows.items():
+        if torch_pruning.available() and "torch_pruning" not in row:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                row["torch_pruning"] = torch_pruning.examine(*made(name), loss_of)
+            print(name, row["torch_pruning"], flush=True)
+            _write(options.output, rows)
     table = as_table([rows[name] for name in ARCHITECTURES if name in rows])
     print(table)
     if options.page:

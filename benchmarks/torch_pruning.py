@@ -1,15 +1,16 @@
 """Torch-Pruning on the same networks: an optional benchmark, left out if the package is not installed.
 
-It is used as its documentation says: the magnitude of groups, the same share of every layer, the output layers ignored.
-It takes a share of channels, which is searched so that about half of the multiply-adds with weights are left. The
-network must run afterwards, with outputs of the same shapes. It changes what the network computes, so outputs are
-not compared.
+It is used as its documentation says: the magnitude of groups, the same share of every layer, whole heads, and the
+output layers ignored. It takes a share of channels, which is searched so that about half of the multiply-adds with
+weights are left. The network must run and train afterwards, with outputs of the same shapes. It changes what the
+network computes, so outputs are not compared.
 """
 
 from __future__ import annotations
 
 import copy
 import importlib.util
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,9 @@ from flipout.channels.graph import ChannelGraph
 from flipout.channels.record import without_cache
 from flipout.graph.comparison import output_leaves
 
-TRIALS = 6
+TRIALS = 4
+SECONDS = 40
+"""The longest that one network may take."""
 
 
 def available() -> bool:
@@ -31,11 +34,30 @@ def examine(model: nn.Module, inputs: dict[str, Tensor], loss_of: Callable[[Any]
     """The share of the multiply-adds that is left, or what fails."""
     model.eval()
     graph = ChannelGraph.of(model, (), inputs)
+    signal.signal(signal.SIGALRM, _stop)
+    signal.alarm(SECONDS)
+    try:
+        return _search(model, graph, inputs, loss_of)
+    except TimeoutError:
+        return "takes too long"
+    finally:
+        signal.alarm(0)
+
+
+def _stop(number: int, frame: Any) -> None:
+    raise TimeoutError
+
+
+def _search(
+    model: nn.Module, graph: ChannelGraph, inputs: dict[str, Tensor], loss_of: Callable[[Any], Tensor]
+) -> str | float:
     low, high, best, problem = 0.0, 1.0, 1.0, ""
     for _ in range(TRIALS):
         ratio = (low + high) / 2
         try:
             left = _left(model, graph, inputs, ratio, loss_of)
+        except TimeoutError:
+            raise
         except Exception as error:  # any error of the package, or of the network that it returns
             problem = f"{type(error).__name__}"
             high = ratio
@@ -66,8 +88,8 @@ def _left(
             pruning_ratio=ratio,
             ignored_layers=returned,
             num_heads=_heads(network),
-            prune_num_heads=False,
-            prune_head_dims=True,
+            prune_num_heads=True,
+            prune_head_dims=False,
             output_transform=lambda output: loss_of(output),
         )
         pruner.step()

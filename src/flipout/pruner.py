@@ -74,8 +74,8 @@ class Pruner:
         optimizer: the optimizer that trains it; it must hold every weight to prune.
         criterion: the score of a weight, lowest pruned first. Its arguments name the statistics it needs.
         schedule: when to prune, and to what count.
-        sparsity: sparsities by name pattern, in place of that of the schedule. The first pattern that matches a weight
-            counts, and weights that none matches are left alone.
+        sparsities: sparsities by name pattern, in place of that of the schedule. The first pattern that matches a
+            weight counts, and weights that none matches are left alone.
         noise: gradient noise, or its scale; none by default.
         scope: "global" ranks all weights together; "layer" prunes every layer by the same share.
         floor: the least number of weights (an integer) or share of weights (a float) that each layer keeps, or such
@@ -124,7 +124,7 @@ class Pruner:
         *,
         criterion: Criterion,
         schedule: Schedule,
-        sparsity: Mapping[str, float] | None = None,
+        sparsities: Mapping[str, float] | None = None,
         noise: GradientNoise | float | None = None,
         scope: Literal["global", "layer"] = "global",
         floor: Floor = 0,
@@ -157,9 +157,9 @@ class Pruner:
             model, self.optimizer, include, exclude, adapters=self.covers_adapters
         )
         warn_of_low_coverage(model, self.weights, include, exclude)
-        self.sparsities = sparsity
-        if sparsity is not None:
-            pruned = {weight for own in by_pattern(sparsity, self.weights, "sparsity").values() for weight in own}
+        self.sparsities = sparsities
+        if sparsities is not None:
+            pruned = {weight for own in by_pattern(sparsities, self.weights, "sparsity").values() for weight in own}
             self.weights = [weight for weight in self.weights if weight in pruned]
         attachments.refuse_second(self.weights)
 
@@ -175,7 +175,7 @@ class Pruner:
         self._refuse_incompatible(chances is not None)
         self.units = self._make_units()
         planned = schedule.plan(self.prunable if target == "weights" else SHARES)
-        if target == "weights" and sparsity is None:
+        if target == "weights" and sparsities is None:
             counted = [pruning.nonzero for pruning in planned if pruning.nonzero is not None]
             check_floors(self.floors, min(counted, default=self.prunable), floor)
         planned = self.units.planned(planned, self.prunable, self.floors)

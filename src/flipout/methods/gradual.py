@@ -74,7 +74,7 @@ class Gradual(Pruner):
             optimizer,
             criterion=type(self).ranks_by if criterion is None else criterion,
             schedule=schedule_for(schedule, largest(sparsity), steps, start, end, self.default_schedule),
-            sparsity=sparsity if isinstance(sparsity, Mapping) else None,
+            sparsities=sparsity if isinstance(sparsity, Mapping) else None,
             statistics=statistics,
             **options,
         )
