@@ -90,7 +90,7 @@ def _left(
             num_heads=_heads(network),
             prune_num_heads=True,
             prune_head_dims=False,
-            output_transform=lambda output: loss_of(output),
+            output_transform=lambda output: [each for each in output_leaves(output) if isinstance(each, Tensor)],
         )
         pruner.step()
         outputs = network(**inputs)
