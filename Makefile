@@ -55,8 +55,9 @@ bench: .venv/everything ## measure what pruning costs; about five minutes
 bench-train: .venv/everything ## measure whole trainings, dense and shrunk, on CIFAR-10; about fifteen minutes on two cores
 	$(BIN)/python -m benchmarks.shrinking
 
-matrix: .venv/everything ## prune and compact networks of many architectures in whole channels; about ten minutes
-	$(BIN)/python -m benchmarks.matrix
+matrix: .venv/everything ## prune, compact and reload networks of many architectures, into docs/architectures.md; about fifteen minutes
+	rm -f benchmarks/matrix.json
+	$(BIN)/python -m benchmarks.matrix --output benchmarks/matrix.json --page $(MATRIX)
 
 bench-zeros: .venv/everything ## measure what scattered zeros are worth on a CPU; about 35 minutes on two idle cores
 	$(BIN)/python -m benchmarks.zeros

@@ -16,6 +16,7 @@ EXPECTED = {
     "accelerate_prune.py": "370 of 7,400 weights kept",
     "aim_test.py": "over-shoots",
     "corrections.py": "divided by flips, as printed",
+    "detector.py": "in a new process: ",
     "fsdp_prune.py": "identical to the last bit: True",
     "hoyer_square.py": "740 of 7,400 weights kept",
     "ladder.py": "int8",

@@ -64,6 +64,8 @@ class Selection:
 class Event(NamedTuple):
     """The record of a pruning event: its step, the sparsity and the weights kept after it, and how many grew back.
 
+    With `target=`, `reached` is the share of the target that is pruned.
+
     Examples:
         >>> pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.9, steps=12, scope="layer")
         >>> train()
@@ -76,6 +78,7 @@ class Event(NamedTuple):
     nonzero: int
     kept: dict[str, int]
     grown: int = 0
+    reached: float | None = None
 
 
 def warn_of_dead_layers(names: Sequence[str], step: int) -> None:

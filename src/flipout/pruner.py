@@ -17,9 +17,9 @@ from .criteria import Criterion, is_elementwise
 from .events import Event, Progress, Selection, warn_of_dead_layers
 from .forms import Form, Hidden, SecondChances, as_second_chances
 from .kernels import SparseKernelsChoice, as_sparse_kernels, step_loops
+from .limits import Floor, by_pattern, check_floors, read_floors
 from .modules import named_tensors
 from .problems import Capability, Need
-from .ranking import read_floor
 from .runtime import attachments
 from .runtime.compiler import Compile, decide
 from .runtime.kernels import Kernels
@@ -32,7 +32,20 @@ from .schedules import Pruning, Schedule
 from .shrinking import Shrink, Shrinker
 from .state import check_state, load_tensors, save_state
 from .summary import Plan, Summary, summary_of
-from .units import DeadFirst, DeadWeights, GranularityChoice, Ranking, Reduction, Units, as_granularity, units_for
+from .units import (
+    SHARES,
+    TITLES,
+    DeadFirst,
+    DeadWeights,
+    GranularityChoice,
+    PooledUnits,
+    Ranking,
+    Reduction,
+    Target,
+    Units,
+    as_granularity,
+    units_for,
+)
 from .views.dtensors import refuse_old_sharding
 from .views.matching import zero_where_pruned
 from .weights import Coverage, Patterns, Weight, coverage_of, find_weights, warn_of_low_coverage
@@ -61,13 +74,19 @@ class Pruner:
         optimizer: the optimizer that trains it; it must hold every weight to prune.
         criterion: the score of a weight, lowest pruned first. Its arguments name the statistics it needs.
         schedule: when to prune, and to what count.
+        sparsities: sparsities by name pattern, in place of that of the schedule. The first pattern that matches a
+            weight counts, and weights that none matches are left alone.
         noise: gradient noise, or its scale; none by default.
         scope: "global" ranks all weights together; "layer" prunes every layer by the same share.
-        floor: the least number of weights (an integer) or share of weights (a float) that each layer keeps. The total
+        floor: the least number of weights (an integer) or share of weights (a float) that each layer keeps, or such
+            numbers by name pattern: `{"classifier.*": 0.5, "*": 0.1}`. The first pattern that matches counts. The total
             stays exact.
         granularity: what is pruned as one unit: "weight", "kernel" (a filter plane), "channel" (an output channel with
             everything that is tied to it or reads it), a block `(rows, columns)`, or a pattern such as "2:4".
         reduce: how the scores of the weights of a unit become its score: "mean", "sum" or "norm".
+        target: what the sparsity is a share of, with `granularity="channel"`: "weights", "macs" (the multiply-adds
+            with weights), "parameters" (of the whole model), or "latency" (measured before the first step).
+        round_to: with `granularity="channel"`, the number of channels that a layer keeps is a multiple of this.
         dead_first: prune weights that lie on no live path from the input to the output before all others. It does not
             apply to a pruning at step 0, before the model was called.
         include: which weights to prune instead of the usual ones; see `find_weights`.
@@ -105,11 +124,14 @@ class Pruner:
         *,
         criterion: Criterion,
         schedule: Schedule,
+        sparsities: Mapping[str, float] | None = None,
         noise: GradientNoise | float | None = None,
         scope: Literal["global", "layer"] = "global",
-        floor: int | float = 0,
+        floor: Floor = 0,
         granularity: GranularityChoice = "weight",
         reduce: Reduction = "mean",
+        target: Target = "weights",
+        round_to: int = 1,
         dead_first: bool = False,
         include: Patterns | None = None,
         exclude: Patterns | None = None,
@@ -135,22 +157,27 @@ class Pruner:
             model, self.optimizer, include, exclude, adapters=self.covers_adapters
         )
         warn_of_low_coverage(model, self.weights, include, exclude)
+        self.sparsities = sparsities
+        if sparsities is not None:
+            pruned = {weight for own in by_pattern(sparsities, self.weights, "sparsity").values() for weight in own}
+            self.weights = [weight for weight in self.weights if weight in pruned]
         attachments.refuse_second(self.weights)
 
-        planned = schedule.plan(self.prunable)
-        least = min((p.nonzero for p in planned if p.nonzero is not None), default=self.prunable)
-        self.floor, self.floors = floor, read_floor(floor, [weight.size for weight in self.weights], least)
-        self.granularity = as_granularity(granularity, reduce)
+        self.granularity = as_granularity(granularity, reduce, target, round_to)
+        self.floor, self.floors = floor, read_floors(floor, self.weights)
         self.dead: DeadWeights = DeadFirst() if dead_first else DeadWeights()
         chances = as_second_chances(second_chances)
         if form is not None and chances is not None:
             raise ValueError("form= and second_chances= exclude each other: second chances are a form")
         self.form = Hidden(chances) if chances is not None else form or Form()
         self.statistics = Statistics(self.weights, criterion, self.tracks, statistics or {}, seed)
-        sparsity = None if any(p.nonzero is None for p in planned) else schedule.sparsity
         self.units = Units()  # which needs nothing
         self._refuse_incompatible(chances is not None)
-        self.units = units_for(self.granularity, self.weights, sparsity, per_layer=scope == "layer")
+        self.units = self._make_units()
+        planned = schedule.plan(self.prunable if target == "weights" else SHARES)
+        if target == "weights" and sparsities is None:
+            counted = [pruning.nonzero for pruning in planned if pruning.nonzero is not None]
+            check_floors(self.floors, min(counted, default=self.prunable), floor)
         planned = self.units.planned(planned, self.prunable, self.floors)
         self._plan = self.form.plan(planned, schedule.steps)
 
@@ -185,6 +212,21 @@ class Pruner:
             with torch.no_grad():
                 self._at_once.restore()
             raise
+
+    def _make_units(self) -> Units:
+        """What is pruned as one: in pools if weights have different sparsities."""
+
+        def units_of(weights: Sequence[Weight], sparsity: float | None) -> Units:
+            return units_for(self.granularity, weights, sparsity, per_layer=self.scope == "layer")
+
+        if self.sparsities is None:
+            is_known = all(pruning.nonzero is not None for pruning in self.schedule.plan(self.prunable))
+            return units_of(self.weights, self.schedule.sparsity if is_known else None)
+        if self.granularity.kind == "channel":
+            raise ValueError("granularity='channel' takes one sparsity: channels belong to several layers. See floor=")
+        pools = by_pattern(self.sparsities, self.weights, "sparsity")
+        shares = [(self.sparsities[pattern], own) for pattern, own in pools.items() if own]
+        return PooledUnits(self.weights, shares, self.schedule, units_of)
 
     def _attach(self) -> None:
         """Register everything that belongs to the optimizer and the model; a copy of the pruner does this too."""
@@ -283,9 +325,8 @@ class Pruner:
         self.record(selection)
 
     def keep(self, pruning: Pruning) -> int:
-        """How many weights are kept after a pruning. By default what the plan says."""
-        assert pruning.nonzero is not None, "a schedule without counts needs a method that overrides keep()"
-        return pruning.nonzero
+        """How many weights are kept after a pruning. By default what the plan says; with `target=`, what it costs."""
+        return self.units.keep(pruning, self.model)
 
     def select(self, keep: int) -> Selection:
         """Choose what to prune, and what to grow, so that exactly `keep` weights are kept."""
@@ -317,7 +358,8 @@ class Pruner:
     def record(self, selection: Selection) -> None:
         """Append an `Event` to `events`."""
         kept = {weight.name: weight.kept for weight in self.weights}
-        self.events.append(Event(self.step, self.sparsity, self.nonzero, kept, selection.count_grown(self.weights)))
+        grown, reached = selection.count_grown(self.weights), self.units.reached()
+        self.events.append(Event(self.step, self.sparsity, self.nonzero, kept, grown, reached))
 
     # What a method overrides.
 
@@ -341,6 +383,7 @@ class Pruner:
             "noise": self.noise,
             "statistics": self.statistics.makers,
             "scope": self.scope,
+            "sparsities": self.sparsities,
             "floor": self.floor,
             "granularity": self.granularity,
             "dead_first": type(self.dead) is DeadFirst,
@@ -372,8 +415,9 @@ class Pruner:
             (bool(sharded), "shards", f"sharded weights (DTensors), such as {', '.join(sharded[:1])}"),
             (self.granularity.kind != "weight", "units", f"granularity={str(self.granularity)!r}"),
             (second_chances, "second chances", "second_chances="),
+            (self.sparsities is not None, "units", "sparsity= by name pattern"),
         ]
-        needs = self.needs() | self.dead.needs(self.granularity.kind)
+        needs = self.needs() | self.dead.needs("pool" if self.sparsities is not None else self.granularity.kind)
         for is_asked, capability, what in asked:
             if is_asked and (problem := problems.incompatibility(needs, capability, type(self).__name__, what)):
                 raise ValueError(problem)
@@ -501,9 +545,11 @@ class Pruner:
     def plan(self) -> Plan:
         """Every pruning: the step, the sparsity and the weights kept.
 
-        With `granularity="channel"` these are the most weights that are kept: see `events` for the exact numbers.
+        With `granularity="channel"` these are the most weights that are kept: see `events` for the exact numbers. With
+        `target=` the sparsity is that of the target, and what was reached so far stands beside it.
         """
-        return Plan(self._plan)
+        reached = [event.reached for event in self.events]
+        return Plan(self._plan, TITLES[self.granularity.target], reached)
 
     def coverage(self) -> Coverage:
         """How much of the model this pruner covers, and what it leaves out. Print it."""

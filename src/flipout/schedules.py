@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import accumulate
 from numbers import Integral, Real
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 DEFAULT_PRUNINGS = 100
 
@@ -82,6 +83,13 @@ class Schedule:
     def density(self, share: float) -> float:
         """The density after the share `0 < share <= 1` of the prunings."""
         raise NotImplementedError
+
+    def with_sparsity(self, sparsity: float) -> Self:
+        """The same prunings with another sparsity at the end."""
+        new = copy.copy(self)
+        object.__setattr__(new, "sparsity", sparsity)  # the class is frozen
+        new.__post_init__()
+        return new
 
     def moments(self) -> list[int]:
         """The steps after which to prune."""

@@ -38,6 +38,7 @@ KINDS: dict[str, tuple[type, str]] = {
     "extra": (Mapping, "a dict"),
     "shrunk": (str, "a string"),
     "sparse_kernels": (str, "a string"),
+    "units": (str, "a string"),
 }
 """What a state consists of."""
 
@@ -59,6 +60,7 @@ def save_state(pruner: Host, kernels: Kernels, shrunk: str) -> dict[str, Any]:
         "events": json.dumps([event._asdict() for event in pruner.events]),
         "shrunk": shrunk,
         "sparse_kernels": pruner.sparse_kernels.saved(),
+        "units": pruner.units.saved(),
         **_copy(tensors_of(pruner)),
     }
 
@@ -107,6 +109,7 @@ def check_state(pruner: Host, state: Mapping[str, Any], *, starts_dense: bool) -
     if len(events := read_events(state["events"])) > len(pruner.plan()):
         raise ValueError(f"the state has {len(events)} pruning events, but {len(pruner.plan())} are planned")
     read_saved(state["sparse_kernels"])
+    pruner.units.check(state["units"])
     for key, here in tensors_of(pruner).items():
         _check_tensors(key, state[key], here)
     for weight in pruner.weights:
@@ -205,7 +208,8 @@ def read_events(text: str) -> list[Event]:
         raise ValueError("`events` of the state is not a JSON list of pruning events") from None
     for event in events:
         whole = (event.step, event.nonzero, event.grown, *(event.kept.values() if isinstance(event.kept, dict) else ()))
-        numbers = all(type(number) is int for number in whole) and isinstance(event.sparsity, int | float)
+        shares = (event.sparsity, 0.0 if event.reached is None else event.reached)
+        numbers = all(type(number) is int for number in whole) and all(isinstance(each, int | float) for each in shares)
         if not numbers or not isinstance(event.kept, dict):
             raise ValueError(f"`events` of the state has an event that is not one: {event}")
     return events
@@ -215,6 +219,7 @@ def read_events(text: str) -> list[Event]:
 def load_tensors(pruner: Host, state: Mapping[str, Any]) -> None:
     """Copy masks, statistics and slots into the weights of a pruner, zero what is pruned, and restore the events."""
     pruner.events[:] = read_events(state["events"])
+    pruner.units.load(state["units"])
     for weight in pruner.weights:
         weight.mask.copy_(weight.take(state["masks"][weight.name]))
         weight.zero()

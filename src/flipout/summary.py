@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from torch import nn
@@ -17,9 +17,26 @@ from .weights import Weight
 
 
 class Plan(list[Pruning]):
-    """The planned prunings; prints as a table."""
+    """The planned prunings; prints as a table.
+
+    Args:
+        prunings: the prunings.
+        target: what their sparsity is a share of, such as "multiply-adds".
+        reached: for each pruning that is done, the share of the target that is pruned.
+    """
+
+    def __init__(
+        self, prunings: Iterable[Pruning], target: str = "weights", reached: Sequence[float | None] = ()
+    ) -> None:
+        super().__init__(prunings)
+        self.target, self.reached = target, list(reached)
 
     def __str__(self) -> str:
+        if self and self.target != "weights":
+            done = [f"{share:.2%}" if share is not None else "" for share in self.reached]
+            done += [""] * (len(self) - len(done))
+            pruned = [(f"{p.step:,}", f"{p.sparsity or 0:.2%}", each) for p, each in zip(self, done, strict=True)]
+            return table(("step", f"{self.target} pruned", "reached"), pruned)
         rows = [
             (
                 f"{step:,}",

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Format columns: the first aligned left, the others right; rules under the head and above a total."""
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: Container[int] = (0,)) -> str:
+    """Format columns: those of texts aligned left, the others right; rules under the head and above a total."""
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
 
     def line(row: Sequence[str]) -> str:
-        first, *others = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        return "  ".join((first.strip().ljust(widths[0]), *others)).rstrip()
+        cells = enumerate(zip(row, widths, strict=True))
+        return "  ".join(cell.ljust(width) if i in texts else cell.rjust(width) for i, (cell, width) in cells).rstrip()
 
     rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
     lines = [line(head), rule]

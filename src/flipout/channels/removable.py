@@ -17,11 +17,8 @@ from torch import Tensor, nn
 from .comparison import tensors_of
 from .copies import UnsupportedNetworkError, has_hooks
 from .graph import ChannelGraph, Indices
-from .resize import changed_sizes, restated
+from .resize import Attributes, changed_sizes, restated_in
 from .trial import removable
-
-Attributes = Mapping[str, Mapping[str, Any]]
-"""For each module by name, the attributes that change, with their values."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +107,4 @@ class RemovableChannels:
                 if index is not None:
                     gone = torch.ones_like(sets, dtype=torch.bool).index_fill_(0, index.cpu(), False)
                     kept[sets[gone]] = False
-        sizes = changed_sizes(self._graph, kept)
-        found = {path: restated(model.get_submodule(path), each, self._follows) for path, each in sizes.items()}
-        return {path: each for path, each in found.items() if each}
+        return restated_in(model, changed_sizes(self._graph, kept), self._follows)

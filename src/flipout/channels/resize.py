@@ -23,6 +23,8 @@ COUNTS = re.compile(r"heads$|^n_head$|^all_head_size$|^split_size$|^inner_dim$|_
 
 Sizes = Mapping[str, Mapping[int, int]]
 """For each module by name, what became of sizes: {before: after}."""
+Attributes = Mapping[str, Mapping[str, Any]]
+"""For each module by name, the attributes that change, with their values."""
 
 
 Guess = Callable[[str, bool], bool]
@@ -51,20 +53,17 @@ GUESSES: tuple[Guess, ...] = (nothing, counts, sure_sizes, every_size)
 
 
 @torch.no_grad()
-def resize(
-    model: nn.Module, remainder: Mapping[str, Indices], sizes: Sizes = MappingProxyType({}), follows: Guess = nothing
-) -> None:
-    """Keep some indices of the tensors of a network.
+def resize(model: nn.Module, remainder: Mapping[str, Indices], attributes: Attributes = MappingProxyType({})) -> None:
+    """Keep some indices of the tensors of a network, and note on it which: `kept_indices` and `kept_attributes`.
 
     Args:
         model: the network, which is changed. Its modules and tensors stay the same objects.
         remainder: what is left of each parameter and buffer that loses something.
-        sizes: the sizes that changed within each module.
-        follows: which attributes follow them.
+        attributes: what changes of the attributes that modules have beside their tensors.
     """
     fitted = {path: outputs_of_group(model.get_submodule(path)) for path in owners(remainder)}
-    for path, changed in sizes.items():
-        for name, value in restated(model.get_submodule(path), changed, follows).items():
+    for path, changed in attributes.items():
+        for name, value in changed.items():
             setattr(model.get_submodule(path), name, value)
     for name, indices in remainder.items():
         path, _, last = name.rpartition(".")
@@ -77,6 +76,28 @@ def resize(
         tensor.data = values.contiguous()  # the same object: it may belong to several modules
     for path, outputs in fitted.items():
         fit(model.get_submodule(path), outputs)
+    _note(model, remainder, attributes)
+
+
+def _note(model: Any, remainder: Mapping[str, Indices], attributes: Attributes) -> None:
+    """Note what is left of the network that it was at first, in plain data: a model may have been resized before."""
+    indices = dict(getattr(model, "kept_indices", {}))
+    for name, dims in remainder.items():
+        before = indices.get(name, (None,) * len(dims))
+        indices[name] = tuple(
+            old if new is None else new.cpu() if old is None else old[new.cpu()]
+            for old, new in zip(before, dims, strict=True)
+        )
+    noted = {path: dict(values) for path, values in getattr(model, "kept_attributes", {}).items()}
+    for path, values in attributes.items():
+        noted.setdefault(path, {}).update(values)
+    model.kept_indices, model.kept_attributes = indices, noted
+
+
+def restated_in(model: nn.Module, sizes: Sizes, follows: Guess) -> Attributes:
+    """The attributes of a network that follow sizes which change within its modules."""
+    found = {path: restated(model.get_submodule(path), changed, follows) for path, changed in sizes.items()}
+    return {path: values for path, values in found.items() if values}
 
 
 def owners(names: Iterable[str]) -> list[str]:

@@ -14,7 +14,7 @@ from .comparison import EquivalenceCheck, tensors_of
 from .copies import UnsupportedNetworkError, first_line, independent_copy
 from .graph import ChannelGraph
 from .record import without_cache
-from .resize import GUESSES, Guess, changed_sizes, families, resize
+from .resize import GUESSES, Guess, changed_sizes, families, resize, restated_in
 
 
 class Trial:
@@ -42,7 +42,7 @@ class Trial:
         remainder, sizes = self.graph.remainder(~removed), changed_sizes(self.graph, ~removed)
         for follows in GUESSES if sizes else GUESSES[:1]:
             copy = independent_copy(self.model)
-            resize(copy, remainder, sizes, follows)
+            resize(copy, remainder, restated_in(copy, sizes, follows))
             try:
                 self._comparison.verify(copy)
             except UnsupportedNetworkError as error:

@@ -42,6 +42,12 @@ class CompactionReport:
 
     layers: tuple[LayerChange, ...]
 
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)  # a pickled network needs no flipout
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompactionReport:
+        return self
+
     @property
     def weights(self) -> tuple[int, int]:
         """The total number of weights, before and after."""

@@ -111,7 +111,7 @@ class SecondChances:
         """Add events that choose the masks again to the prunings of a schedule, up to the step that freezes them."""
         if not plan:
             raise ValueError("second_chances= needs a schedule that prunes, but nothing is pruned: pass None")
-        if any(pruning.nonzero is None for pruning in plan):
+        if any(pruning.sparsity is None for pruning in plan):
             raise ValueError("second_chances= needs a schedule with a sparsity for each pruning: pass None")
         frozen = self.frozen_at(plan, steps)
         if plan[0].step > frozen:

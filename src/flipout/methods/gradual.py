@@ -14,6 +14,7 @@ from torch import nn
 from .. import criteria
 from ..criteria import Criterion
 from ..forms import SecondChances
+from ..limits import Sparsity, largest
 from ..pruner import Pruner
 from ..runtime.noise import GradientNoise
 from ..runtime.tracking import StatisticMaker
@@ -41,7 +42,8 @@ class Gradual(Pruner):
     Args:
         model: the network.
         optimizer: the optimizer that trains it.
-        sparsity: the share of weights that are pruned at the end.
+        sparsity: the share of weights that are pruned at the end, or shares by name pattern:
+            `{"classifier.*": 0.5, "*": 0.9}`. The first pattern that matches counts; what none matches is left alone.
         steps: the number of optimizer steps of the whole training.
         start: the share of training at which pruning starts; 0.05 by default.
         end: the share of training at which it ends; 0.5 by default.
@@ -58,7 +60,7 @@ class Gradual(Pruner):
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         *,
-        sparsity: float,
+        sparsity: Sparsity,
         steps: int,
         start: float | None = None,
         end: float | None = None,
@@ -71,7 +73,8 @@ class Gradual(Pruner):
             model,
             optimizer,
             criterion=type(self).ranks_by if criterion is None else criterion,
-            schedule=schedule_for(schedule, sparsity, steps, start, end, self.default_schedule),
+            schedule=schedule_for(schedule, largest(sparsity), steps, start, end, self.default_schedule),
+            sparsities=sparsity if isinstance(sparsity, Mapping) else None,
             statistics=statistics,
             **options,
         )
@@ -111,7 +114,7 @@ class FlipOut(Gradual):
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         *,
-        sparsity: float,
+        sparsity: Sparsity,
         steps: int,
         pace: Pace = "default",
         p: float = 4.0,
@@ -196,7 +199,7 @@ class PaperFlipOut(FlipOut):
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         *,
-        sparsity: float,
+        sparsity: Sparsity,
         steps: int,
         p: float = 2.0,
         horizon: int | None = None,
@@ -262,7 +265,7 @@ class MagnitudeUncertainty(Gradual):
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         *,
-        sparsity: float,
+        sparsity: Sparsity,
         steps: int,
         lambda_: float = 0.1,
         horizon: int = 100,
@@ -332,7 +335,7 @@ class Fisher(Gradual):
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         *,
-        sparsity: float,
+        sparsity: Sparsity,
         steps: int,
         power: float = 1.0,
         horizon: int = 100,

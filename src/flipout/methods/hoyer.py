@@ -83,8 +83,8 @@ class HoyerSquare(Pruner):
         return self.lambda_ * torch.stack([penalty.to(device) for penalty in penalties]).sum()
 
     def keep(self, pruning: Pruning) -> int:
-        if pruning.nonzero is not None:
-            return pruning.nonzero
+        if pruning.sparsity is not None:
+            return super().keep(pruning)
         above = count_marks([weight.local.abs() >= self.threshold for weight in self.weights], self.weights)
         return sum(map(max, above, self.floors))
 

@@ -77,8 +77,8 @@ class LatentPruner(Pruner):
         return self.form.saliency(weight.local, weight.slots["latent"])
 
     def keep(self, pruning: Pruning) -> int:
-        if pruning.nonzero is not None:
-            return pruning.nonzero
+        if pruning.sparsity is not None:
+            return super().keep(pruning)
         marks = [self.form.survives(weight.local, weight.slots["latent"]) for weight in self.weights]
         return sum(map(max, count_marks(marks, self.weights), self.floors))
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from .. import criteria
 from ..forms import Compensation
+from ..limits import Sparsity
 from ..statistics import InverseFisher
 from .gradual import Gradual
 from .options import OwnFormOptions
@@ -44,7 +45,7 @@ class OptimalBrainSurgeon(Gradual):
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         *,
-        sparsity: float,
+        sparsity: Sparsity,
         steps: int,
         block: int = 50,
         gradients: int = 64,

@@ -7,10 +7,11 @@ from typing import Literal, TypedDict
 
 from ..forms import Form, SecondChances
 from ..kernels import SparseKernelsChoice
+from ..limits import Floor
 from ..runtime.compiler import Compile
 from ..runtime.noise import GradientNoise
 from ..schedules import Geometric, Schedule
-from ..units import GranularityChoice, Reduction
+from ..units import GranularityChoice, Reduction, Target
 from ..weights import Patterns
 
 
@@ -36,9 +37,11 @@ class CommonOptions(BasicOptions, total=False):
     """The options of every method that prunes; see `Pruner`."""
 
     scope: Literal["global", "layer"]
-    floor: int | float
+    floor: Floor
     granularity: GranularityChoice
     reduce: Reduction
+    target: Target
+    round_to: int
     dead_first: bool
 
 

@@ -122,7 +122,9 @@ class Method:
         return sparsity is not None and type(None) not in get_args(sparsity.annotation)
 
 
-PRUNER_OPTIONS = frozenset(inspect.signature(Pruner.__init__).parameters) - GIVEN - {"criterion", "statistics", "form"}
+HIDDEN = frozenset({"criterion", "statistics", "form", "sparsities"})
+"""Arguments of every pruner that a method gives itself, or that cannot be written as text."""
+PRUNER_OPTIONS = frozenset(inspect.signature(Pruner.__init__).parameters) - GIVEN - HIDDEN
 
 
 def read_constructor(cls: type[Pruner]) -> tuple[dict[str, inspect.Parameter], frozenset[str]]:

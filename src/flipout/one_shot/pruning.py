@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from ..criteria import Criterion, lamp
 from ..events import warn_of_dead_layers
+from ..limits import Floor, Sparsity
 from ..modules import unwrapped
 from ..numerics import wide
 from ..runtime import attachments
 from ..runtime.batches import Batches, LossFunction
 from ..runtime.scoring import name_of
-from ..units import Granularity, GranularityChoice, Reduction, as_granularity, units_for
+from ..units import Granularity, GranularityChoice, Reduction, Target, Units, as_granularity, units_for
 from ..weights import Patterns, Weight, find_weights
 from .backup import unchanged_on_failure
 from .calibration import Stage, Walk, batch_norms, calibrating
@@ -26,7 +27,7 @@ from .layers import Layer, Moments, layers_of, with_inputs
 from .recalibration import observe_norms, write_statistics
 from .report import PrunedLayer, PruneReport
 from .scoring import MethodName, ScoreOf, Scoring
-from .selection import Pool, Scope, Sparsity, channel_units, counts_by_layer, pools_of, select
+from .selection import Pool, Scope, channel_units, counts_by_layer, masks_after, pools_of, ranking
 from .solvers import saliency
 
 Progress = Callable[[int, int, str], None]
@@ -42,7 +43,9 @@ def prune(
     granularity: GranularityChoice = "weight",
     reduce: Reduction = "mean",
     scope: Scope | None = None,
-    floor: int | float = 0,
+    floor: Floor = 0,
+    target: Target = "weights",
+    round_to: int = 1,
     include: Patterns | None = None,
     exclude: Patterns | None = None,
     loss_fn: LossFunction | None = None,
@@ -75,7 +78,11 @@ def prune(
         reduce: how the scores of the weights of a unit become its score.
         scope: "global" ranks all weights of one sparsity together; "layer" prunes each layer by the same share,
             "output" each output too. By default "output" for Wanda, and otherwise "global".
-        floor: the least number (an integer) or share (a float) of weights that each layer keeps.
+        floor: the least number (an integer) or share (a float) of weights that each layer keeps, or such numbers by
+            name pattern.
+        target: what the sparsity is a share of, with `granularity="channel"`: "weights", "macs" (the multiply-adds with
+            weights), "parameters" (of the whole model), or "latency" (measured with the first batch).
+        round_to: with `granularity="channel"`, the number of channels that a layer keeps is a multiple of this.
         include: which weights to prune in place of the usual ones. Methods that need the inputs of a weight leave out
             those of recurrent modules, `nn.MultiheadAttention` and stacked experts, and warn.
         exclude: which weights to leave out.
@@ -91,7 +98,7 @@ def prune(
     network = unwrapped(model)
     weights = find_weights(model, None, include, exclude)
     attachments.refuse_second(weights)
-    unit = as_granularity(granularity, reduce)
+    unit = as_granularity(granularity, reduce, target, round_to)
     scope = read_scope(scope, method, unit)
     if rounds < 1:
         raise ValueError(f"rounds is {rounds}; prune at least once")
@@ -100,7 +107,7 @@ def prune(
     name = method if isinstance(method, str) else name_of(method)
     if scoring is None or scoring.needs_inputs:
         layers = with_inputs(layers, name, chosen=include is not None)
-    pools = pools_of(sparsity, [layer.weight for layer in layers], floor, rounds)
+    pools = pools_of(sparsity, [layer.weight for layer in layers], floor, rounds, target)
     weights = [weight for pool in pools for weight in pool.weights]
     layers = [layer for layer in layers if layer.weight in weights]
     check_units(unit, pools)
@@ -118,7 +125,7 @@ def prune(
             write_statistics(observe_norms(network, read, norms))
     if dead := [weight.name for weight in weights if weight.size and not weight.kept]:
         warn_of_dead_layers(dead, 0)
-    return PruneReport(name, job.report(), len(norms), time.perf_counter() - began)
+    return PruneReport(name, job.report(), len(norms), time.perf_counter() - began, job.units.status().strip())
 
 
 def read_scope(scope: Scope | None, method: str | Criterion, granularity: Granularity) -> Scope:
@@ -159,11 +166,10 @@ class Job:
         self.of = {layer.weight: layer for layer in layers}
         self.seconds = dict.fromkeys(layers, 0.0)
         self.errors = dict.fromkeys(layers, Errors(0.0, 0.0))
-        self.channels = pruning.granularity.kind == "channel"
+        self.channels, self.units = pruning.granularity.kind == "channel", Units()
         if self.channels:
             per_layer = pruning.scope == "layer"
-            weights = pools[0].weights
-            self.units = channel_units(network, weights, pruning.granularity, batches, per_layer=per_layer)
+            self.units = channel_units(network, pools[0], pruning.granularity, batches, per_layer=per_layer)
 
     def round(self, number: int, rounds: int) -> None:
         """Prune every layer once, to the counts of a round."""
@@ -247,9 +253,8 @@ class Job:
 
     def _channel_masks(self, number: int, score: ScoreOf) -> dict[Layer, Tensor]:
         (pool,) = self.pools
-        keep = pool.keeps[number]
-        granularity = self.pruning.granularity
-        masks = select(self.network, pool.weights, keep, pool.floors, granularity, score, self.units)
+        keep = self.units.keep(pool.plan[number], self.network)
+        masks = masks_after(self.units, ranking(self.network, pool.weights, score, pool.floors), keep)
         return {self.of[weight]: mask for weight, mask in zip(pool.weights, masks, strict=True)}
 
     @torch.no_grad()

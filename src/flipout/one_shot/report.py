@@ -44,12 +44,14 @@ class PruneReport:
         layers: the layers in the order of the model.
         recalibrated: how many batch norms were estimated again.
         seconds: the time of the whole call.
+        notes: what was reached of a target, and what could not be divided into channels.
     """
 
     method: str
     layers: tuple[PrunedLayer, ...]
     recalibrated: int
     seconds: float
+    notes: str = ""
 
     @property
     def prunable(self) -> int:
@@ -78,4 +80,5 @@ class PruneReport:
         ]
         total = ("total", f"{self.prunable:,}", f"{self.nonzero:,}", f"{self.sparsity:.2%}", "", "")
         norms = f"; {self.recalibrated} batch norms estimated again" if self.recalibrated else ""
-        return f"{table(head, [*rows, (*total, f'{self.seconds:.2f}')])}\n{self.method}{norms}"
+        notes = f"\n{self.notes}" if self.notes else ""
+        return f"{table(head, [*rows, (*total, f'{self.seconds:.2f}')])}\n{self.method}{norms}{notes}"

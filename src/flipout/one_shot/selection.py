@@ -9,19 +9,18 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from ..limits import Floor, Sparsity, by_pattern, check_floors, read_floors
 from ..problems import NotFiniteError
-from ..ranking import apportion, numbers_of_smallest, read_floor
+from ..ranking import apportion, numbers_of_smallest
 from ..runtime.batches import Batches
 from ..schedules import Geometric, Pruning
-from ..units import DeadWeights, Granularity, Ranking, Units, units_for
+from ..units import SHARES, DeadWeights, Granularity, Ranking, Target, Units, units_for
 from ..units.channels import ChannelUnits
-from ..weights import Weight, matches
+from ..weights import Weight
 from .scoring import ScoreOf
 from .solvers import lowest_of_rows
 
 Scope = Literal["global", "layer", "output"]
-Sparsity = float | Mapping[str, float]
-"""A share of all weights, or shares by name pattern; a weight belongs to the first pattern that matches it."""
 
 
 @dataclass(frozen=True)
@@ -30,32 +29,32 @@ class Pool:
 
     Args:
         weights: the weights.
-        keeps: how many of them are kept together after each round.
+        plan: the pruning of each round.
         floors: the least number that each keeps.
     """
 
     weights: list[Weight]
-    keeps: list[int]
+    plan: list[Pruning]
     floors: list[int]
 
+    @property
+    def keeps(self) -> list[int]:
+        """How many of the weights are kept together after each round."""
+        return [pruning.nonzero or 0 for pruning in self.plan]
 
-def pools_of(sparsity: Sparsity, weights: Sequence[Weight], floor: int | float, rounds: int) -> list[Pool]:
+
+def pools_of(sparsity: Sparsity, weights: Sequence[Weight], floor: Floor, rounds: int, target: Target) -> list[Pool]:
     """The weights, divided by the sparsity that is asked for. Weights that no pattern matches are in none."""
     patterns = dict(sparsity) if isinstance(sparsity, Mapping) else {"*": sparsity}
-    members: dict[str, list[Weight]] = {pattern: [] for pattern in patterns}
-    for weight in weights:
-        first = next((pattern for pattern in patterns if matches(weight.name, pattern)), None)
-        if first is not None:
-            members[first].append(weight)
-    if strange := [p for p in patterns if not any(matches(weight.name, p) for weight in weights)]:
-        raise ValueError(f"sparsity={{{strange[0]!r}: ...}} matches no weight that is pruned")
+    floors = dict(zip(weights, read_floors(floor, weights), strict=True))
     pools = []
-    for pattern, own in members.items():
+    for pattern, own in by_pattern(patterns, weights, "sparsity").items():
         if own:
-            sizes = [weight.size for weight in own]
-            plan = Geometric(patterns[pattern], 1, prunings=rounds, window=(0, 0)).plan(sum(sizes))
-            keeps = [pruning.nonzero or 0 for pruning in plan]
-            pools.append(Pool(own, keeps, read_floor(floor, sizes, keeps[-1])))
+            prunable = sum(weight.size for weight in own) if target == "weights" else SHARES
+            plan = Geometric(patterns[pattern], 1, prunings=rounds, window=(0, 0)).plan(prunable)
+            pools.append(pool := Pool(own, plan, [floors[weight] for weight in own]))
+            if target == "weights":
+                check_floors(pool.floors, pool.keeps[-1], floor)
     return pools
 
 
@@ -107,14 +106,18 @@ def select(
     floors: Sequence[int],
     granularity: Granularity,
     score: ScoreOf,
-    units: Units | None = None,
 ) -> list[Tensor]:
     """The masks that keep the highest scores of some weights, in whole units."""
     prunable = sum(weight.size for weight in weights)
-    units = units or units_for(granularity, weights, None, per_layer=False)
+    units = units_for(granularity, weights, None, per_layer=False)
     plan = units.planned([Pruning(1, 1 - keep / max(1, prunable), keep)], prunable, floors)
-    selection = units.select(ranking(network, weights, score, floors), plan[-1].nonzero or 0)
-    return [weight.mask & ~pruned for weight, pruned in zip(weights, selection.prune, strict=True)]
+    return masks_after(units, ranking(network, weights, score, floors), plan[-1].nonzero or 0)
+
+
+def masks_after(units: Units, ranking: Ranking, keep: int) -> list[Tensor]:
+    """The masks that keep the highest scores of a ranking."""
+    selection = units.select(ranking, keep)
+    return [mask & ~pruned for mask, pruned in zip(ranking.masks, selection.prune, strict=True)]
 
 
 def rows_kept(scores: Tensor, keep: int) -> Tensor:
@@ -126,9 +129,10 @@ def rows_kept(scores: Tensor, keep: int) -> Tensor:
 
 
 def channel_units(
-    network: nn.Module, weights: Sequence[Weight], granularity: Granularity, batches: Batches, *, per_layer: bool
+    network: nn.Module, pool: Pool, granularity: Granularity, batches: Batches, *, per_layer: bool
 ) -> Units:
     """Whole channels of a network, followed through a call with the first batch."""
-    units, call = ChannelUnits(weights, granularity, per_layer=per_layer), next(iter(batches))
+    units, call = ChannelUnits(pool.weights, granularity, per_layer=per_layer), next(iter(batches))
     units.call.note(call.args, call.kwargs)
+    pool.plan[:] = units.planned(pool.plan, sum(weight.size for weight in pool.weights), pool.floors)
     return units

@@ -54,20 +54,14 @@ def choose(
     return smallest(scores, candidates, sum(kept) - keep, dtype=dtype, run=run, views=views)
 
 
-def read_floor(floor: int | float, sizes: Sequence[int], least: int) -> list[int]:
-    """The least number of weights that each layer keeps, from a number or a share; together at most `least`."""
+def read_floor(floor: int | float, sizes: Sequence[int]) -> list[int]:
+    """The least number of weights that each layer keeps, from a number or a share."""
     if not isinstance(floor, Real) or isinstance(floor, bool):
         raise TypeError(f"floor is {floor!r}; give a whole number of weights, or a share of them between 0 and 1")
     if not 0 <= floor < math.inf or (not isinstance(floor, Integral) and floor > 1):
         raise ValueError(f"floor is {floor}; give a whole number of weights, or a share of them between 0 and 1")
     share = None if isinstance(floor, Integral) else Decimal(repr(float(floor)))
-    floors = [min(int(floor), n) if share is None else math.ceil(share * n) for n in sizes]
-    if sum(floors) > least:
-        raise ValueError(
-            f"floor={floor} keeps {sum(floors):,} weights in {len(floors)} layers, but the requested sparsity leaves "
-            f"only {least:,}: lower the floor or the sparsity"
-        )
-    return floors
+    return [min(int(floor), n) if share is None else math.ceil(share * n) for n in sizes]
 
 
 def apportion(sizes: Sequence[int], keep: int, floors: Sequence[int]) -> list[int]:

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
-from ..channels.removable import Attributes
-from ..channels.resize import fit, outputs_of_group, owners
+from ..channels.resize import Attributes, fit, outputs_of_group, owners
 from ..modules import named_tensors, unwrapped
 from ..runtime.optimizer_state import group_of
 from ..views import Positions, whole

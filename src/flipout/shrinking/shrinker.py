@@ -195,6 +195,12 @@ class Shrinker:
             is_new = not same_indices(self._resting, remainder.tensors)
             self._resting, self._channels = remainder.tensors, channels
         self._example, self._batch, self._impossible = few, first_size(example), False
+        if pruner.finished and not remainder.tensors:  # before that, another pruning may follow
+            warn(
+                "shrink() removed nothing: weights that are kept read every channel that could go. Prune more, or "
+                "whole channels: granularity='channel'",
+                NotShrunkWarning,
+            )
         if is_new:
             self.shrinks.append(Shrink(pruner.step, self._computed_with(remainder.tensors), remainder.share))
 

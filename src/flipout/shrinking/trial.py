@@ -12,7 +12,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from ..channels.comparison import Arguments, EquivalenceCheck, coarsest_epsilon, describe_difference, tensors_of
 from ..channels.copies import UnsupportedNetworkError, evaluation_copy, first_line
-from ..channels.removable import Attributes
+from ..channels.resize import Attributes
 from ..channels.trial import ByPosition
 from ..views.cut import Indices
 from .fixed_randomness import fixed_randomness

@@ -8,18 +8,24 @@ from collections.abc import Sequence
 from ..weights import Weight
 from .base import Ranking, Units
 from .blocks import BlockUnits
+from .budgets import SHARES, TITLES
 from .channels import ChannelUnits
 from .dead import DeadFirst, DeadWeights
-from .granularity import Granularity, GranularityChoice, Reduction, as_granularity
+from .granularity import Granularity, GranularityChoice, Reduction, Target, as_granularity
 from .patterns import PatternUnits
+from .pools import PooledUnits
 
 __all__ = [
+    "SHARES",
+    "TITLES",
     "DeadFirst",
     "DeadWeights",
     "Granularity",
     "GranularityChoice",
+    "PooledUnits",
     "Ranking",
     "Reduction",
+    "Target",
     "Units",
     "as_granularity",
     "units_for",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -84,7 +85,7 @@ class Ranking:
 class Units:
     """Single weights. There is a subclass for each larger kind of unit."""
 
-    needs: ClassVar[Mapping[Need, str]] = {}
+    needs: Mapping[Need, str] = MappingProxyType({})
     """What the units are incompatible with; see `flipout.problems`."""
 
     def planned(self, plan: Sequence[Pruning], prunable: int, floors: Sequence[int]) -> list[Pruning]:
@@ -105,6 +106,15 @@ class Units:
         left = [alive & ~gone for alive, gone in zip(candidates, chosen, strict=True)]
         return Selection.between(ranking.masks, left, grows=ranking.ranks_pruned)
 
+    def keep(self, pruning: Pruning, model: nn.Module) -> int:
+        """What is kept after a pruning of the plan: a number of weights, or what `select` takes instead."""
+        assert pruning.nonzero is not None, "a schedule without counts needs a method that overrides keep()"
+        return pruning.nonzero
+
+    def reached(self) -> float | None:
+        """The share of the target that is pruned, if it is not that of weights."""
+        return None
+
     def watch(self, model: nn.Module) -> None:
         """Look at the next training call of the model, if the units depend on it."""
 
@@ -116,6 +126,18 @@ class Units:
 
     def show(self, arguments: Arguments) -> None:
         """Note what the model is called with, if no call was seen."""
+
+    def saved(self) -> str:
+        """What was measured, for the state of a pruner."""
+        return ""
+
+    def check(self, saved: str) -> None:
+        """Refuse what `saved` cannot have returned."""
+        if saved:
+            raise ValueError("`units` of the state is not empty, but these units measure nothing")
+
+    def load(self, saved: str) -> None:
+        """Restore what `saved` returned."""
 
     def status(self) -> str:
         """Lines for the summary of a pruner, each with a line break before it."""

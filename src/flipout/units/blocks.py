@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +29,7 @@ class BlockUnits(Units):
     Within a weight, units of one size form a region, which is ranked as a tensor of its own.
     """
 
-    needs: ClassVar[dict[Need, str]] = {"whole units": "kernels and blocks would be cut apart"}
+    needs: Mapping[Need, str] = MappingProxyType({"whole units": "kernels and blocks would be cut apart"})
 
     def __init__(self, weights: Sequence[Weight], granularity: Granularity, *, per_layer: bool) -> None:
         self.granularity = granularity

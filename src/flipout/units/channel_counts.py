@@ -1,19 +1,23 @@
 """How many weights are kept with some of the channels, and which channels to remove.
 
 A weight between two channels is kept if both are. So what a channel takes along depends on which others are left: the
-number of kept weights is a sum of products, of the outputs and inputs that each layer keeps.
+number of kept weights is a sum of products, of the outputs and inputs that each layer keeps. With a price for the
+weights of each layer the sum is another cost, such as multiply-adds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 from torch import Tensor
 
 
 class ChannelCounts:
-    """Counts kept weights while units are removed and added.
+    """Counts kept weights, or what they cost, while units are removed and added.
+
+    `kept` is the number of weights that are kept, each times the price of its layer.
 
     Args:
         units: the number of units.
@@ -21,6 +25,7 @@ class ChannelCounts:
         inputs: for each layer, the unit of each input, or None if the outputs alone decide.
         positions: for each layer, the number of weights between an output and an input.
         alive: the units that are there at the beginning.
+        prices: for each layer, what one weight costs; 1 by default.
     """
 
     def __init__(
@@ -30,9 +35,11 @@ class ChannelCounts:
         inputs: Sequence[Tensor | None],
         positions: Sequence[int],
         alive: Tensor,
+        prices: Sequence[int] | None = None,
     ) -> None:
         self.alive: list[bool] = alive.tolist()
         self._positions = positions
+        self._prices = [1] * len(positions) if prices is None else prices
         self._touched: list[dict[int, list[int]]] = [{} for _ in range(units)]
         self._sides: list[list[int]] = []
         for layer, sides in enumerate(zip(outputs, inputs, strict=True)):
@@ -45,11 +52,11 @@ class ChannelCounts:
                 for unit in numbers[:units].nonzero().flatten().tolist():
                     self._touched[unit].setdefault(layer, [0, 0])[side] = int(numbers[unit])
             self._sides.append(kept)
-        self.kept = sum(map(self.layer, range(len(self._sides))))
+        self.kept = sum(map(self.cost, range(len(self._sides))))
 
-    def copy(self) -> ChannelCounts:
+    def copy(self) -> Self:
         """Counts that start from the same units."""
-        new = ChannelCounts.__new__(ChannelCounts)
+        new = type(self).__new__(type(self))
         vars(new).update(vars(self))
         new.alive, new._sides = list(self.alive), [list(sides) for sides in self._sides]
         return new
@@ -59,19 +66,23 @@ class ChannelCounts:
         outputs, inputs = self._sides[number]
         return outputs * inputs * self._positions[number]
 
+    def cost(self, number: int) -> int:
+        """What the kept weights of a layer cost."""
+        return self.layer(number) * self._prices[number]
+
     def change(self, unit: int) -> int:
-        """How many weights go if a unit is removed, or come if it is added."""
-        before = sum(map(self.layer, self._touched[unit]))
+        """By how much `kept` changes if a unit is removed, or added."""
+        before = sum(map(self.cost, self._touched[unit]))
         self._switch(unit)
-        after = sum(map(self.layer, self._touched[unit]))
+        after = sum(map(self.cost, self._touched[unit]))
         self._switch(unit)
         return abs(after - before)
 
     def switch(self, unit: int) -> None:
         """Remove a unit, or add one that was removed."""
-        before = sum(map(self.layer, self._touched[unit]))
+        before = sum(map(self.cost, self._touched[unit]))
         self._switch(unit)
-        self.kept += sum(map(self.layer, self._touched[unit])) - before
+        self.kept += sum(map(self.cost, self._touched[unit])) - before
 
     def respects(self, floors: Sequence[int], unit: int) -> bool:
         """Whether every layer that a unit touches keeps its floor without it."""

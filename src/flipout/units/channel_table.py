@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..channels.graph import ChannelGraph
 from ..channels.labels import FIXED, distinct
+from ..channels.resize import Guess
 from ..channels.trial import removable
 from ..modules import inputs_first, is_stacked, unwrapped
 from ..weights import Weight
@@ -31,6 +32,10 @@ class ChannelTable:
         output_axes: for each layer, the axis of its matrix that the outputs lie along.
         stacked: for each layer, whether its weight is a stack of matrices, which have the same channels.
         notes: what could not be divided into units.
+        graph: the channels of the network.
+        numbers: for each set of the graph its unit; `units` for one that always stays.
+        follows: which attributes of modules follow their sizes.
+        problem: why the code of the network cannot lose some channels; empty if it can lose all.
     """
 
     units: int
@@ -40,6 +45,10 @@ class ChannelTable:
     output_axes: list[int]
     stacked: list[bool]
     notes: tuple[str, ...]
+    graph: ChannelGraph
+    numbers: Tensor
+    follows: Guess
+    problem: str
 
     def alive(self, masks: Sequence[Tensor]) -> Tensor:
         """The units that have a kept weight."""
@@ -159,8 +168,9 @@ def table_of_network(
     sides = [_sides_of(weight, graph, axis) for weight, axis in zip(weights, axes, strict=True)]
     outputs, inputs = ([numbers[side[k]] for side in sides] for k in (0, 1))
     notes = _notes(weights, graph, [*zip(outputs, inputs, strict=True)], len(chosen), found.problem)
-    stacked = list(map(_is_stack, weights))
-    return ChannelTable(len(chosen), _families(outputs, len(chosen)), outputs, [*inputs], axes, stacked, notes)
+    stacked, families = list(map(_is_stack, weights)), _families(outputs, len(chosen))
+    followed = graph, numbers, found.follows, found.problem
+    return ChannelTable(len(chosen), families, outputs, [*inputs], axes, stacked, notes, *followed)
 
 
 def _sides_of(weight: Weight, graph: ChannelGraph, axis: int) -> tuple[Tensor, Tensor]:

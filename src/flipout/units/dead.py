@@ -65,6 +65,8 @@ class DeadFirst(DeadWeights):
         needs: dict[Need, str] = {"whole weights": "dead_first=True follows paths through whole weights"}
         if units == "pattern":
             needs["single weights"] = "dead_first has no effect where a pattern fixes how many weights stay"
+        if units == "pool":
+            needs["single weights"] = "dead_first ranks the weights of the whole network"
         if units == "channel":
             needs["single weights"] = "dead_first has no effect where a channel goes with all that writes or reads it"
         return needs

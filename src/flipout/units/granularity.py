@@ -1,16 +1,19 @@
-"""The setting: which weights are pruned together, and how their scores become one."""
+"""The setting: which weights are pruned together, how their scores become one, and what a sparsity counts."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 Reduction = Literal["mean", "sum", "norm"]
+Target = Literal["weights", "macs", "parameters", "latency"]
+"""What a sparsity is a share of."""
 GranularityChoice = str | tuple[int, int]
 """`"weight"`, `"kernel"`, `"channel"`, a block `(rows, columns)`, or a pattern such as `"2:4"`."""
 
@@ -23,23 +26,38 @@ class Granularity:
         kind: "weight", "kernel", "channel", "block" or "pattern".
         numbers: the rows and columns of a block, or N and M of a pattern.
         reduce: how the scores of the weights of a unit become the score of the unit.
+        target: what a sparsity is a share of; all but "weights" are for channels.
+        round_to: the number of channels that each layer keeps is a multiple of this, or all of them.
     """
 
     kind: Literal["weight", "kernel", "channel", "block", "pattern"] = "weight"
     numbers: tuple[int, int] = (1, 1)
     reduce: Reduction = "mean"
+    target: Target = "weights"
+    round_to: int = 1
 
     def __str__(self) -> str:
         first, second = self.numbers
         return {"block": f"{first}x{second}", "pattern": f"{first}:{second}"}.get(self.kind, self.kind)
 
 
-def as_granularity(choice: GranularityChoice, reduce: Reduction = "mean") -> Granularity:
+def as_granularity(
+    choice: GranularityChoice, reduce: Reduction = "mean", target: Target = "weights", round_to: int = 1
+) -> Granularity:
     """Granularity from what a user may pass."""
     if reduce not in get_args(Reduction):
         raise ValueError(f"reduce is {reduce!r}; give 'mean', 'sum' or 'norm'")
-    if choice in ("weight", "kernel", "channel"):
-        return Granularity(choice, reduce=reduce)  # type: ignore[arg-type]
+    if target not in get_args(Target):
+        raise ValueError(f"target is {target!r}; give 'weights', 'macs', 'parameters' or 'latency'")
+    if not isinstance(round_to, Integral) or isinstance(round_to, bool) or round_to < 1:
+        raise ValueError(f"round_to is {round_to!r}; give a whole number of channels, such as 8")
+    if choice == "channel":
+        return Granularity("channel", reduce=reduce, target=target, round_to=int(round_to))
+    if target != "weights" or round_to != 1:
+        option = f"target={target!r}" if target != "weights" else f"round_to={round_to}"
+        raise ValueError(f"{option} is for whole channels: give granularity='channel' along with it")
+    if choice in ("weight", "kernel"):
+        return Granularity(choice, reduce=reduce)
     if isinstance(choice, str) and (found := re.fullmatch(r"\s*(\d+)\s*:\s*(\d+)\s*", choice)):
         kept, group = int(found[1]), int(found[2])
         if not 1 <= kept < group:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import ClassVar
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ class PatternUnits(Units):
     largest such number that does not exceed what the schedule asks for.
     """
 
-    needs: ClassVar[dict[Need, str]] = {"whole units": "patterns would be cut apart"}
+    needs: Mapping[Need, str] = MappingProxyType({"whole units": "patterns would be cut apart"})
 
     def __init__(self, weights: Sequence[Weight], granularity: Granularity, sparsity: float | None) -> None:
         self.least, self.group = granularity.numbers

@@ -171,6 +171,11 @@ COMMON: dict[str, tuple[Any, str]] = {
         "unit to prune: weight, kernel, channel, 16x1, 2:4",
     ),
     "reduce": (Literal["mean", "sum", "norm"], "how the scores of the weights of a unit become one"),
+    "target": (
+        Literal["weights", "macs", "parameters", "latency"],
+        "what the sparsity is a share of, for whole channels",
+    ),
+    "round_to": (AtLeastOne, "each layer keeps a multiple of this many channels"),
     "dead_first": (bool, "prune weights on no live path from the input to the output first"),
 }
 """Options of every pruner that are passed on as they are: their types and texts."""

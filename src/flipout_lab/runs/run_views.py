@@ -13,7 +13,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 from torch import nn
 
-from flipout.schedules import Pruning
+from flipout.summary import Plan
 from flipout.weights import find_weights
 
 from ..tables import Bold, Table
@@ -130,12 +130,16 @@ def result_table(result: Mapping[str, Any]) -> Table:
     return Table("", (), rows, texts=(0, 1))
 
 
-def plan_table(title: str, plan: Sequence[Pruning], steps_per_epoch: int) -> Table:
+def plan_table(title: str, plan: Plan, steps_per_epoch: int) -> Table:
     rows = []
     for number, (step, sparsity, kept) in enumerate(plan, 1):
-        outcome = ("an outcome", "an outcome") if sparsity is None else (f"{sparsity:.4%}", f"{kept:,}")
-        rows.append((str(number), f"{step:,}", f"{step / steps_per_epoch:.4g}", *outcome))
-    return Table(title, ("pruning", "step", "epoch", "sparsity", "weights kept"), rows, texts=())
+        shares = (
+            "an outcome" if sparsity is None else f"{sparsity:.4%}",
+            "an outcome" if kept is None else f"{kept:,}",
+        )
+        rows.append((str(number), f"{step:,}", f"{step / steps_per_epoch:.4g}", *shares))
+    sparsity_of = "sparsity" if plan.target == "weights" else f"{plan.target} pruned"
+    return Table(title, ("pruning", "step", "epoch", sparsity_of, "weights kept"), rows, texts=())
 
 
 def run_tables(folder: Path) -> Iterator[RichTable | Text]:

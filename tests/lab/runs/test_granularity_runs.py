@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,16 @@ def test_a_run_counts_weights_and_multiply_adds(tmp_path: Path, granularity: str
     stored = json.loads((tmp_path / "run" / "config.json").read_text())["settings"]
     assert stored["granularity"] == granularity
     assert lab.train(settings, tmp_path / "run") == result  # the stored run is read again
+
+
+def test_a_run_with_a_budget(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"data": "digits", "model": "mlp", "method": "flipout", "epochs": 2, "compile": "no"}
+    settings = make_settings(**options, sparsity=0.5, granularity="channel", target="macs", round_to="4")
+    result = lab.train(settings, tmp_path / "run")
+    counted = result["multiply_adds"]
+    assert 0.35 < counted["nonzero"] / counted["dense"] <= 0.5
+    with pytest.raises(LabError, match="target"):
+        check_method_options(make_settings(**options, sparsity=0.5, target="macs"))
 
 
 def test_nonsense_is_refused_before_anything_runs() -> None:

@@ -1,0 +1,118 @@
+"""Torch-Pruning on the same networks: an optional benchmark, left out if the package is not installed.
+
+It is used as its documentation says: the magnitude of groups, the same share of every layer, whole heads, and the
+output layers ignored. It takes a share of channels, which is searched so that about half of the multiply-adds with
+weights are left. The network must run and train afterwards, with outputs of the same shapes. It changes what the
+network computes, so outputs are not compared.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flipout.channels.comparison import output_leaves
+from flipout.channels.graph import ChannelGraph
+from flipout.channels.record import without_cache
+
+TRIALS = 4
+SECONDS = 40
+"""The longest that one network may take."""
+
+
+def available() -> bool:
+    return importlib.util.find_spec("torch_pruning") is not None
+
+
+def examine(model: nn.Module, inputs: dict[str, Tensor], loss_of: Callable[[Any], Tensor]) -> str | float:
+    """The share of the multiply-adds that is left, or what fails."""
+    model.eval()
+    graph = ChannelGraph.of(model, (), inputs)
+    signal.signal(signal.SIGALRM, _stop)
+    signal.alarm(SECONDS)
+    try:
+        return _search(model, graph, inputs, loss_of)
+    except TimeoutError:
+        return "takes too long"
+    finally:
+        signal.alarm(0)
+
+
+def _stop(number: int, frame: Any) -> None:
+    raise TimeoutError
+
+
+def _search(
+    model: nn.Module, graph: ChannelGraph, inputs: dict[str, Tensor], loss_of: Callable[[Any], Tensor]
+) -> str | float:
+    low, high, best, problem = 0.0, 1.0, 1.0, ""
+    for _ in range(TRIALS):
+        ratio = (low + high) / 2
+        try:
+            left = _left(model, graph, inputs, ratio, loss_of)
+        except TimeoutError:
+            raise
+        except Exception as error:  # any error of the package, or of the network that it returns
+            problem = f"{type(error).__name__}"
+            high = ratio
+            continue
+        best = left if abs(left - 0.5) < abs(best - 0.5) else best
+        low, high = (ratio, high) if left > 0.5 else (low, ratio)
+    return round(best, 3) if best < 1 or not problem else f"fails ({problem})"
+
+
+def _left(
+    model: nn.Module, graph: ChannelGraph, inputs: dict[str, Tensor], ratio: float, loss_of: Callable[[Any], Tensor]
+) -> float:
+    import torch_pruning as tp
+
+    network: Any = copy.deepcopy(model)
+    modules = dict(network.named_modules())
+    returned = [
+        modules[name.rpartition(".")[0]]
+        for name, reasons in graph.reasons.items()
+        if any("the network returns it" in reason for reason in reasons) and name.endswith(".weight")
+    ]
+    with without_cache(network):
+        shapes = _shapes(network(**inputs))
+        pruner = tp.pruner.BasePruner(
+            network,
+            inputs,
+            importance=tp.importance.GroupMagnitudeImportance(p=2),
+            pruning_ratio=ratio,
+            ignored_layers=returned,
+            num_heads=_heads(network),
+            prune_num_heads=True,
+            prune_head_dims=False,
+            output_transform=lambda output: [each for each in output_leaves(output) if isinstance(each, Tensor)],
+        )
+        pruner.step()
+        outputs = network(**inputs)
+        if _shapes(outputs) != shapes:
+            raise ValueError("other outputs")
+        loss_of(network.train()(**inputs)).backward()
+        return ChannelGraph.of(network, (), inputs).multiply_adds() / graph.multiply_adds()
+
+
+def _shapes(output: Any) -> list[torch.Size]:
+    return [leaf.shape for leaf in output_leaves(output) if isinstance(leaf, Tensor)]
+
+
+def _heads(network: nn.Module) -> dict[nn.Module, int]:
+    """The layers of queries, keys and values, with their numbers of heads."""
+    heads: dict[nn.Module, int] = {}
+    for module in network.modules():
+        number = next(
+            (getattr(module, key) for key in ("num_attention_heads", "num_heads", "n_heads") if hasattr(module, key)),
+            None,
+        )
+        for name, child in module.named_children():
+            if isinstance(number, int) and isinstance(child, nn.Linear) and any(part in name for part in "qkv"):
+                heads[child] = number
+    return heads
