@@ -164,6 +164,8 @@ class Walk:
                 self._batch = batch
                 if self.blocks:
                     self._check_batch(batch, call)
+                self.result = None
+                give_back_memory()
                 if level and not first:
                     self._kept = self._outputs.get(batch)
                 yield

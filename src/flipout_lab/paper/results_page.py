@@ -53,8 +53,9 @@ Accuracies are those of the last epoch, never of the best, in percent. ± is the
 Differences are paired by seed: both methods start from the same weights and see the same batches. They have a 95 %
 confidence interval (Student's t), and count only if it does not contain 0. Fewer than three seeds have no interval.
 *Our schedule* has many small prunings in the first half of training and is the default. *The paper's schedule* halves
-the network a few times until the end of training ([methods](methods.md)). The sparsities are those of the paper, powers
-of two: 98.44, 99.61 and 99.9 % leave 1/64, 1/256 and 1/1024 of the weights (after 30 epochs of LeNet-300-100: 1/1000).
+the network a few times until the end of training ([methods](methods.md)). Except for one-shot pruning, the sparsities
+are those of the paper, powers of two: 98.44, 99.61 and 99.9 % leave 1/64, 1/256 and 1/1024 of the weights (after 30
+epochs of LeNet-300-100: 1/1000).
 In tables of accuracies, bold marks the highest mean, and ≈ those that are not significantly lower. In tables of
 differences, bold marks those whose interval does not contain 0.
 """
@@ -137,7 +138,7 @@ def _one_shot(records: Records) -> Iterator[str]:
         shown = complete(runs)
         yield f"### {network}\n"
         yield f"{seeds_line(shown)}.\n"
-        yield report_tables.accuracy_table("", shown).markdown()
+        yield _unexplained(report_tables.accuracy_table("", shown)).markdown()
         yield minus_magnitude_table("", shown).markdown()
         if (dead := report_tables.dead_table("", shown)) is not None:
             yield dead.markdown()
@@ -275,5 +276,9 @@ def _part(network: str, part: str, runs: Sequence[Record]) -> Iterator[str]:
         tables.insert(0, PAPER_TABLES[part]("", {network.partition(" on ")[0]: runs}))
     for table in tables:
         if table is not None:
-            notes = tuple(note for note in table.notes if note not in EXPLAINED)
-            yield replace(table, notes=notes).markdown()
+            yield _unexplained(table).markdown()
+
+
+def _unexplained(table: Table) -> Table:
+    """A table without the notes that the page has at its top."""
+    return replace(table, notes=tuple(note for note in table.notes if note not in EXPLAINED))
