@@ -83,7 +83,7 @@ def examine(name: str, sparsity: float, target: str) -> Row:
     start = time.perf_counter()
     whole = ChannelGraph.of(model, (), inputs).multiply_adds()
     row["seconds"] = round(time.perf_counter() - start, 1)
-    options: dict[str, Any] = {"granularity": "channel", "target": target, "exclude": EXCLUDED.get(name)}
+    options: dict[str, Any] = {"granularity": "channel", "target": target}
     try:
         pruner = train(model, inputs, sparsity=sparsity, **options)
     except ValueError as error:
@@ -104,7 +104,7 @@ def unstructured(name: str, sparsity: float) -> bool:
     """Whether single weights are pruned to exactly the sparsity."""
     model, inputs = made(name)
     try:
-        pruner = train(model, inputs, sparsity=sparsity, exclude=EXCLUDED.get(name))
+        pruner = train(model, inputs, sparsity=sparsity)
         pruner.check()
         exact = pruner.nonzero == pruner.plan()[-1].nonzero
         pruner.remove()
@@ -118,7 +118,7 @@ def shrinks(pruner: flipout.Pruner, inputs: dict[str, Tensor]) -> bool:
     whole = copy.deepcopy(pruner.model)
     try:
         with without_cache(pruner.model):
-            pruner.shrink(tuple(inputs.values()))
+            pruner.shrink(inputs)
         equal = difference(whole, pruner.model, inputs) is None
     except Exception as error:
         print(f"not shrunk: {first_line(error)}", flush=True)
@@ -137,10 +137,6 @@ def reloads(name: str, small: nn.Module, inputs: dict[str, Tensor]) -> bool:
         return difference(small, again, inputs) is None
     except Exception:
         return False
-
-
-EXCLUDED = {"wav2vec2": "*pos_conv_embed*"}
-"""A weight with a parametrization that zeros do not survive."""
 
 
 def _reason(error: ValueError) -> str:

@@ -87,3 +87,22 @@ def test_slopes_of_channels() -> None:
     assert [layer.outputs for layer in small.compaction.layers] == [(4, 2), (3, 3)]  # type: ignore[union-attr]
     torch.testing.assert_close(small(X), model(X), rtol=1e-9, atol=1e-9)
     assert effective_weights(model, X).layers == {"0.weight": (36, 36), "2.weight": (108, 54)}
+
+
+class Stacked(nn.Module):
+    """Two branches in a new last dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = stacked(), nn.Conv2d(3, 2, 1).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.body(x)
+        return self.head(torch.stack([y, 2 * y], -1).amax(-1))  # type: ignore[no-any-return]
+
+
+def test_a_stack_in_a_new_last_dimension() -> None:
+    model = Stacked().eval()
+    small = compact(model, X)
+    assert small.body[0].out_channels == 2  # type: ignore[union-attr, index]
+    torch.testing.assert_close(small(X), model(X))

@@ -275,3 +275,20 @@ def test_a_decision_by_values_is_an_error_with_its_line() -> None:
 
     with pytest.raises(UnsupportedNetworkError, match=r"depends on data, at test_graph\.py"):
         graph(Net(between), 5, 4)
+
+
+def test_what_is_not_known_of_a_dimension_counts_as_read() -> None:
+    """The weights of experts are stacks of matrices; a mask of the first dimensions says nothing of the last one."""
+
+    class Stack(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.first = nn.Parameter(torch.randn(2, 5, 6)), nn.Linear(4, 6)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.bmm(self.first(x).expand(2, -1, -1), self.weight.transpose(1, 2))
+
+    model = Stack().eval()
+    graph = ChannelGraph.of(model, (torch.randn(3, 4),))
+    whole = graph.kept({"weight": torch.ones(2, 5, 6, dtype=torch.bool)})
+    assert torch.equal(graph.kept({"weight": torch.ones(2, 5, dtype=torch.bool)}), whole)

@@ -103,7 +103,10 @@ class ChannelGraph:
                 for other, each in enumerate(dims[: matrix.ndim]):
                     if other != dim:
                         left = left.index_select(other, kept[each].nonzero().flatten())
-                needed = left.movedim(dim, 0).flatten(1).any(1)
+                if dim < matrix.ndim:
+                    needed = left.movedim(dim, 0).flatten(1).any(1)
+                else:  # nothing is known of this dimension
+                    needed = torch.full(labels.shape, bool(left.any()))
             kept[labels[needed & flags[labels]]] = True
 
     def remainder(self, kept: Tensor) -> dict[str, Indices]:

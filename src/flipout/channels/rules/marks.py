@@ -225,9 +225,10 @@ def concatenate(call: Call) -> Result:
         return Value(call.shape)
     dim = call.get("dim", 0) % len(call.shape)
     pieces = [marks_of(value) for value in values]
-    lengths = [value.shape[dim] for value in values]
     if "stack" in str(call.node.target):
         pieces, lengths = [piece.unsqueeze(dim) for piece in pieces], [1] * len(pieces)
+    else:
+        lengths = [value.shape[dim] for value in values]
     sizes = [max(piece.shape[each] for piece in pieces) for each in range(len(call.shape))]
     expanded = [
         piece.expand([length if each == dim else size for each, size in enumerate(sizes)])
