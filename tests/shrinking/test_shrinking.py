@@ -302,6 +302,7 @@ def test_methods_that_need_the_whole_network_say_so(method: str) -> None:
         pruner.shrink(batch(0)[0])
 
 
+@pytest.mark.filterwarnings("ignore:shrink.. removed nothing")
 @pytest.mark.parametrize("method", ["rigl", "lamp", "hoyer-square", "keep-zeros"])
 def test_methods_shrink_when_their_masks_are_final(method: str) -> None:
     model, optimizer, pruner = attached(method=flipout.METHODS[method])

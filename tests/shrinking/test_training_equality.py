@@ -74,6 +74,7 @@ CASES = st.tuples(
 Case = tuple[str, str, str, float, set[int], int]
 
 
+@pytest.mark.filterwarnings("ignore:shrink.. removed nothing")
 @settings(deadline=None, max_examples=8)
 @given(CASES)
 def test_a_shrunk_network_trains_as_the_whole_one(case: Case) -> None:

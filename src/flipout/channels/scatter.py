@@ -99,7 +99,7 @@ def _scatter(model: nn.Module, nodes: list[fx.Node], recording: Recording, const
     kernel = nodes[0].all_input_nodes[1].meta["val"].ndim
     dim = -1 if isinstance(modules[0], nn.Linear) else 1 - kernel
     last = modules[-1]
-    scattered = nn.Sequential(last, ScatterChannels(dim, constants.to(next(last.parameters()))))
+    scattered = nn.Sequential(last, ScatterChannels(dim, constants.to(next(modules[0].parameters()))))
     for name, module in list(model.named_modules(remove_duplicate=False)):
         if module is last:
             model.set_submodule(name, scattered)

@@ -126,7 +126,7 @@ def product(one: Tensor, other: Tensor, *, weighted: bool) -> Tensor:
     """The marks of a matrix product. Of two tensors that are both computed, every element counts."""
     if not weighted:
         return one.sum(-1, keepdim=True) + other.sum(-2, keepdim=True)
-    size = max(one.shape[-1], other.shape[-2])
+    size = other.shape[-2] if one.shape[-1] == 1 else one.shape[-1]  # a size of 1 stands for any, also for 0
     return one.expand(*one.shape[:-1], size) @ other.expand(*other.shape[:-2], size, other.shape[-1])
 
 
