@@ -9,6 +9,8 @@ import torch
 import transformers as hf
 from torch import Tensor, nn
 
+from examples.detector import Convolution, Detector
+
 Case = tuple[nn.Module, dict[str, Tensor]]
 """A network, and what it is called with."""
 
@@ -116,67 +118,16 @@ def wav2vec2() -> Case:
     return hf.Wav2Vec2ForCTC(config), {"input_values": torch.randn(2, 400)}
 
 
-class ConvolutionBlock(nn.Sequential):
-    def __init__(self, inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> None:
-        convolution = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
-        super().__init__(convolution, nn.BatchNorm2d(outputs), nn.SiLU())
-
-
-class Bottleneck(nn.Module):
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.first, self.second = ConvolutionBlock(channels, channels), ConvolutionBlock(channels, channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.second(self.first(x))  # type: ignore[no-any-return]
-
-
-class C2f(nn.Module):
-    """The block of YOLOv8: half of the channels go through bottlenecks, and all are read at the end."""
-
-    def __init__(self, inputs: int, outputs: int, depth: int) -> None:
-        super().__init__()
-        half = outputs // 2
-        self.first, self.last = ConvolutionBlock(inputs, outputs, 1), ConvolutionBlock((2 + depth) * half, outputs, 1)
-        self.blocks = nn.ModuleList(Bottleneck(half) for _ in range(depth))
-
-    def forward(self, x: Tensor) -> Tensor:
-        parts = list(self.first(x).chunk(2, 1))
-        for block in self.blocks:
-            parts.append(block(parts[-1]))
-        return self.last(torch.cat(parts, 1))  # type: ignore[no-any-return]
-
-
-class Yolo(nn.Module):
-    """A detector with two scales."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.down, self.deeper = (
-            ConvolutionBlock(3, 16, 3, 2),
-            ConvolutionBlock(16, 32, 3, 2),
-            ConvolutionBlock(32, 64, 3, 2),
-        )
-        self.shallow, self.deep, self.merged = C2f(32, 32, 2), C2f(64, 64, 2), C2f(96, 32, 1)
-        self.enlarge, self.small, self.large = nn.Upsample(scale_factor=2), nn.Conv2d(32, 10, 1), nn.Conv2d(64, 10, 1)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        shallow = self.shallow(self.down(self.stem(x)))
-        deep = self.deep(self.deeper(shallow))
-        merged = self.merged(torch.cat([self.enlarge(deep), shallow], 1))
-        return self.small(merged), self.large(deep)
-
-
 class UNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.outer, self.inner, self.middle = (
-            ConvolutionBlock(3, 16),
-            ConvolutionBlock(16, 32),
-            ConvolutionBlock(32, 64),
+            Convolution(3, 16),
+            Convolution(16, 32),
+            Convolution(32, 64),
         )
-        self.up, self.join = nn.ConvTranspose2d(64, 32, 2, 2), ConvolutionBlock(64, 32)
-        self.last_up, self.last_join = nn.ConvTranspose2d(32, 16, 2, 2), ConvolutionBlock(32, 16)
+        self.up, self.join = nn.ConvTranspose2d(64, 32, 2, 2), Convolution(64, 32)
+        self.last_up, self.last_join = nn.ConvTranspose2d(32, 16, 2, 2), Convolution(32, 16)
         self.pool, self.head = nn.MaxPool2d(2), nn.Conv2d(16, 2, 1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -270,7 +221,7 @@ ARCHITECTURES: dict[str, Callable[[], Case]] = {
         image(64),
     ),
     "U-Net": lambda: (UNet(), {"x": torch.randn(2, 3, 32, 32)}),
-    "YOLO with C2f": lambda: (Yolo(), {"x": torch.randn(2, 3, 64, 64)}),
+    "YOLO with C2f": lambda: (Detector(), {"x": torch.randn(2, 1, 64, 64)}),
     "RT-DETR": rt_detr,
     "D-FINE": d_fine,
     "ViT": lambda: (hf.ViTForImageClassification(hf.ViTConfig(**_images())), image(16)),
