@@ -28,7 +28,9 @@ def gradual(window: tuple[float, float] = (0.1, 0.7)) -> Any:
     return lambda sparsity, steps: flipout.Geometric(sparsity, steps, prunings=6, window=window)
 
 
-pytestmark = pytest.mark.filterwarnings("ignore::flipout.DeadLayerWarning", "ignore::flipout.DivergenceWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::flipout.DeadLayerWarning", "ignore::flipout.DivergenceWarning", "ignore:shrink.. removed nothing"
+)
 
 METHODS: dict[str, Callable[..., flipout.Pruner]] = {
     "flipout": lambda *a, **k: flipout.FlipOut(*a, second_chances=None, schedule=gradual(), **k),
@@ -74,7 +76,6 @@ CASES = st.tuples(
 Case = tuple[str, str, str, float, set[int], int]
 
 
-@pytest.mark.filterwarnings("ignore:shrink.. removed nothing")
 @settings(deadline=None, max_examples=8)
 @given(CASES)
 def test_a_shrunk_network_trains_as_the_whole_one(case: Case) -> None:
