@@ -193,7 +193,7 @@ def channel_dim(call: Call) -> int:
 
 
 def constants_of(value: Result, dim: int, numbers: Any) -> Tensor | None:
-    """The constant channels of a tensor along a dimension, NaN for the others; None if they are not told apart."""
+    """The constant channels of a tensor along a dimension, NaN for the others; None if they cannot be distinguished."""
     if not isinstance(value, Value) or not isinstance(numbers, Tensor) or not numbers.numel():
         return None
     marks = marks_of(value)

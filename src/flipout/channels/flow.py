@@ -75,7 +75,7 @@ def connections(mask: Tensor) -> Tensor:
 
 
 class _Marks(Labels):
-    """Marks in place of labels, for rules that move them: those that are not told apart any more are added."""
+    """Marks in place of labels, for rules that move them: those that can no longer be distinguished are added."""
 
     def collapse(self, factors: Iterable[Tensor], dims: Iterable[int], reason: str) -> Factors:
         return tuple(self.joined(each, dims) for each in factors)
