@@ -117,6 +117,10 @@ class Slow:
                 for row, values in zip(weight.grad, latent, strict=True):
                     row *= min(1.0, float(self.chances.trust * max(1e-3, values.norm()) / row.norm().clamp_min(1e-30)))
                 weight.grad *= self.chances.calm if self.steps >= CALM_FROM else 1.0
+                if self.chances.balance and mask.any():
+                    density = mask.double().mean()
+                    for row, kept in zip(weight.grad, mask, strict=True):
+                        row *= (kept.double().mean() / density).sqrt()
                 weight.copy_(latent)
         self.optimizer.step()
         self.steps += 1

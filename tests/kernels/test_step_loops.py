@@ -114,8 +114,10 @@ def test_gradients_are_restored_and_limited(size: tuple[int, int], seed: int) ->
     faint, rate, trust = torch.tensor(0.5 / FAINT), torch.tensor(0.5), torch.tensor(0.3)
     same(scale_pruned, case.grad, case.mask, faint, rate)
     same(scale_pruned, case.grad, case.mask, case.rows / FAINT, rate)
-    for one, other in zip(*both(limit_gradient, case.weight, case.grad, case.mask, faint, rate, trust), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=0)  # a sum in another order
+    for factor in (torch.tensor(1.0), case.rows.sqrt()):
+        tensors = case.weight, case.grad, case.mask, faint, rate, trust, factor
+        for one, other in zip(*both(limit_gradient, *tensors), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=0)  # a sum in another order
 
 
 @settings(max_examples=30)

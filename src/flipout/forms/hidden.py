@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Integral, Real
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -67,7 +68,7 @@ class SecondChances:
             hidden ones included. It holds channels that have lost nearly all of their weights; infinity is no limit.
         balance: whether the gradient of a unit is multiplied by the square root of its density over that of its layer
             (SparseOpt, arXiv 2605.27541). Batch norm multiplies the gradient of a sparse channel with the inverse of
-            it, so that the sparsest channels would take the largest steps.
+            it, so that the sparsest channels would take the largest steps. A unit without weights does not learn.
         smooth: whether kept weights are moved smoothly towards 0 by the threshold of their layer.
         calm: the factor for all gradients of the weights that are pruned, while the last choices are made: from 80 % of
             the prunings on, until the masks are frozen. For SGD it is a lower learning rate. It is not meant for Adam.
@@ -79,7 +80,7 @@ class SecondChances:
     share: float = 0.1
     rate: float = 0.5
     trust: float = 0.3
-    balance: bool = False
+    balance: bool = True
     smooth: bool = True
     calm: float = 1.0
     events: int = EVENTS
@@ -173,7 +174,9 @@ def leave(weight: Tensor, mask: Tensor, values: Tensor, threshold: Tensor, ceili
 
 
 @in_c(step_loops.limit_gradient)
-def limit_gradient(weight: Tensor, grad: Tensor, mask: Tensor, faint: Tensor, rate: Tensor, trust: Tensor) -> None:
+def limit_gradient(
+    weight: Tensor, grad: Tensor, mask: Tensor, faint: Tensor, rate: Tensor, trust: Tensor, factor: Tensor
+) -> None:
     """Multiply the gradient of pruned weights with a rate, and shorten the gradient of each unit that is too long.
 
     A unit is everything under one index of the first dimension: the weights of an output channel. Its gradient is at
@@ -181,10 +184,11 @@ def limit_gradient(weight: Tensor, grad: Tensor, mask: Tensor, faint: Tensor, ra
     Batch norm divides by the deviation of a channel, so the gradient of a channel that has lost nearly all of its
     weights is hundreds of times too long. Without a limit such channels throw their hidden values about, come back by
     accident, and take the place of others until whole layers are dead. A gradient of a pruned weight that is not finite
-    counts as 0, because the network does not depend on it. Faint gradients have a factor of their own, `faint`.
+    counts as 0, because the network does not depend on it. Faint gradients have a factor of their own, `faint`. At last
+    the gradient of each unit is multiplied with `factor`, a number for each unit or one for all.
     """
     scaled = restored(wide(grad), mask, faint, rate)
-    shorten(grad, scaled, _squares(wide(weight)).sqrt(), _squares(scaled).sqrt(), trust)
+    shorten(grad, scaled, _squares(wide(weight)).sqrt(), _squares(scaled).sqrt(), trust, factor)
 
 
 @in_c(step_loops.scale_pruned)
@@ -193,33 +197,38 @@ def scale_pruned(grad: Tensor, mask: Tensor, faint: Tensor, rate: Tensor) -> Non
     grad.copy_(restored(wide(grad), mask, faint, rate))
 
 
-def shorten(grad: Tensor, scaled: Tensor, size: Tensor, length: Tensor, trust: Tensor) -> None:
-    """Write a scaled gradient of a certain length into `grad`, at most `trust` times as long as the size of its unit.
+def shorten(grad: Tensor, scaled: Tensor, size: Tensor, length: Tensor, trust: Tensor, factor: Tensor) -> None:
+    """Write a scaled gradient of a certain length into `grad`, at most `trust` times as long as the size of its unit,
+    and then times `factor`.
 
     The least size is that of Brock et al.
     """
     allowed = trust * size.clamp_min(1e-3)
-    grad.copy_(scaled * torch.where(length > allowed, allowed / length, 1))
+    grad.copy_(scaled * (torch.where(length > allowed, allowed / length, 1) * factor))
 
 
-def balance(group: Group, grads: Tensor) -> None:
-    """Multiply the gradient of each unit by the square root of its density over that of its layer, in place.
+def balance(group: Group) -> Tensor:
+    """For each unit the square root of its density over that of its layer, broadcast over the elements of the group.
 
-    A layer without weights keeps its gradients, so that it can come back.
+    A layer without weights has a factor of 1, so that it can come back.
     """
-    mask, view = group.mask.to(grads.dtype), group.weights[0].view
+    mask, view = group.mask.to(torch.float32), group.weights[0].view
     if view.spread:  # other ranks hold more of the same units
-        rows = [each.sum(tuple(range(1, each.ndim)), keepdim=True) for each in (mask, torch.ones_like(mask))]
-        left, size = view.sum_of_rows(torch.stack(rows))
+        left, size = view.sum_of_rows(torch.stack([_sums(mask), _sums(torch.ones_like(mask))]))
     else:
         left, size = group.sums_of_units(mask), group.sums_of_units(torch.ones_like(mask))
-    density = group.spread([grads.new_tensor(weight.kept / weight.size) for weight in group.weights])
-    grads *= torch.where(density > 0, left / size / density, 1).sqrt()
+    densities = torch.tensor([weight.kept / weight.size for weight in group.weights], device="cpu")
+    density = group.spread(densities.to(mask.device))
+    return torch.where(density > 0, left / size / density, 1).sqrt()
+
+
+def _sums(tensor: Tensor) -> Tensor:
+    """The sum of each unit, in a shape that is broadcast over it."""
+    return tensor.sum(tuple(range(1, tensor.ndim)), keepdim=True)
 
 
 def _squares(tensor: Tensor) -> Tensor:
-    """The sum of the squares of each unit, in a shape that is broadcast over it."""
-    return tensor.square().sum(tuple(range(1, tensor.ndim)), keepdim=True)
+    return _sums(tensor.square())
 
 
 class Hidden(Form):
@@ -236,6 +245,7 @@ class Hidden(Form):
 
     def __init__(self, settings: SecondChances) -> None:
         self.chances = settings
+        self._balances: WeakKeyDictionary[Group, Tensor] = WeakKeyDictionary()  # as long as the masks are the same
 
     def start(self, work: Work) -> None:
         """Hidden values begin with the first event."""
@@ -263,11 +273,7 @@ class Hidden(Form):
                 continue
             if work.noise is not None and work.noise.scale > 0:
                 add_noise(work.noise, work.kernels, group, grads, step, scale, hidden=True)
-            self._limit(work, group, grads, scale)
-            if self.chances.balance:
-                balance(group, grads)
-            if self.chances.calm < 1 and step >= self.calm_from:
-                grads.mul_(self.chances.calm)
+            self._limit(work, group, grads, scale, self.chances.calm if step >= self.calm_from else 1.0)
             group.store_grads()
 
     def settle(self, work: Work, step: int) -> None:
@@ -278,7 +284,7 @@ class Hidden(Form):
                 if not group.dense:
                     group.zero_grads()
 
-    def _limit(self, work: Work, group: Group, grads: Tensor, scale: Tensor | float) -> None:
+    def _limit(self, work: Work, group: Group, grads: Tensor, scale: Tensor | float, calm: float) -> None:
         number, device = work.kernels.number, grads.device
         rate = number(self.chances.rate, device)
         trust = number(self.chances.trust, device) * (scale.to(device) if isinstance(scale, Tensor) else scale)
@@ -287,22 +293,33 @@ class Hidden(Form):
             faint = number(factors[0], device)
         else:  # some gradients were set without a backward pass
             faint = group.spread([number(factor, device) for factor in factors])
-        view = group.weights[0].view
-        if view.spread:
-            _limit_shard(group, grads, faint, rate, trust, view)
+        factor = number(calm, device)
+        if self.chances.balance:
+            if group not in self._balances:
+                self._balances[group] = balance(group)
+            factor = self._balances[group] * calm if calm < 1 else self._balances[group]
+        if group.weights[0].view.spread:
+            _limit_shard(group, grads, faint, rate, trust, factor)
         elif isinstance(group, Gathered):
-            self._limit_gathered(work, group, grads, faint, rate, trust)
+            self._limit_gathered(work, group, grads, faint, rate, trust, factor)
         else:
-            work.kernels.run(limit_gradient, group, group.values, grads, group.mask, faint, rate, trust)
+            work.kernels.run(limit_gradient, group, group.values, grads, group.mask, faint, rate, trust, factor)
 
     def _limit_gathered(
-        self, work: Work, group: Gathered, grads: Tensor, faint: Tensor, rate: Tensor, trust: Tensor
+        self,
+        work: Work,
+        group: Gathered,
+        grads: Tensor,
+        faint: Tensor,
+        rate: Tensor,
+        trust: Tensor,
+        factor: Tensor,
     ) -> None:
         """`limit_gradient` for several weights: their units do not follow the rows of the group."""
         group.load()
         work.kernels.run(scale_pruned, group, grads, group.mask, faint, rate)
         size, length = (group.sums_of_units(wide(each).square()) for each in (group.values, grads))
-        work.kernels.run(shorten, group, grads, grads, size.sqrt_(), length.sqrt_(), trust)
+        work.kernels.run(shorten, group, grads, grads, size.sqrt_(), length.sqrt_(), trust, factor)
 
     def plan(self, prunings: Sequence[Pruning], steps: int) -> list[Pruning]:
         extended = self.chances.extend(prunings, steps)
@@ -341,6 +358,7 @@ class Hidden(Form):
             smooth = self.chances.smooth and weight.parameter.element_size() >= 4
             set_limits(weight.slots, weight.local, weight.mask, weight.view, smooth=smooth)
         count_weights(work.weights)
+        self._balances.clear()
 
     def freeze(self, work: Work) -> None:
         """Forget the hidden values, and the optimizer's state of the pruned weights."""
@@ -362,6 +380,7 @@ class Hidden(Form):
             if pruned and not self.permanent(step):
                 weight.slots.update(self.slots(weight))
         work.forget()
+        self._balances.clear()
         super().load(work, saved, step, pruned)
 
 
@@ -383,9 +402,9 @@ def set_limits(slots: Mapping[str, Tensor], local: Tensor, mask: Tensor, view: V
     slots["ceiling"].copy_(largest * ABOVE)
 
 
-def _limit_shard(group: Group, grads: Tensor, faint: Tensor, rate: Tensor, trust: Tensor, view: View) -> None:
+def _limit_shard(group: Group, grads: Tensor, faint: Tensor, rate: Tensor, trust: Tensor, factor: Tensor) -> None:
     """`limit_gradient` for a shard, if other ranks hold more of the same units."""
-    weight, mask = group.values, group.mask
+    weight, mask, view = group.values, group.mask, group.weights[0].view
     scaled = restored(wide(grads), mask, faint, rate)
     size, length = view.sum_of_rows(torch.stack([_squares(wide(weight)), _squares(scaled)])).sqrt()
-    shorten(grads, scaled, size, length, trust)
+    shorten(grads, scaled, size, length, trust, factor)

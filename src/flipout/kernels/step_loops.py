@@ -31,10 +31,10 @@ class Step(Structure):
     _fields_ = (
         *((name, c_int64) for name in ("rows", "columns", "threads")),
         *((name, c_void_p) for name in ("values", "gradients", "mask", "low", "high", "hidden")),
-        *((name, c_void_p) for name in ("threshold", "ceiling", "faint", "sigma", "factors", "addends")),
+        *((name, c_void_p) for name in ("threshold", "ceiling", "faint", "unit_factors", "sigma", "factors", "addends")),
         *((name, c_void_p) for name in ("starts", "offsets", "sums")),
         *(("total", c_double), ("each", c_int64)),
-        *((name, c_float) for name in ("rate", "trust", "one_sigma")),
+        *((name, c_float) for name in ("rate", "trust", "one_sigma", "one_unit_factor")),
         *(
             (name, c_int32)
             for name in ("one_factor", "one_addend", "amount", "fade", "all_count", "zeroes", "keep_pruned")
@@ -113,9 +113,12 @@ def leave(weight: Tensor, mask: Tensor, values: Tensor, threshold: Tensor, ceili
     _run("leave", weight, values=weight, mask=mask, hidden=values, **limits)
 
 
-def limit_gradient(weight: Tensor, grad: Tensor, mask: Tensor, faint: Tensor, rate: Tensor, trust: Tensor) -> None:
+def limit_gradient(
+    weight: Tensor, grad: Tensor, mask: Tensor, faint: Tensor, rate: Tensor, trust: Tensor, factor: Tensor
+) -> None:
     numbers = {"faint": faint, "each": faint.ndim > 0, "rate": rate.item(), "trust": trust.item()}
-    _run("limit", weight, values=weight, gradients=grad, mask=mask, **numbers)
+    factors = {"unit_factors": factor} if factor.ndim else {"one_unit_factor": factor.item()}
+    _run("limit", weight, values=weight, gradients=grad, mask=mask, **numbers, **factors)
 
 
 def scale_pruned(grad: Tensor, mask: Tensor, faint: Tensor, rate: Tensor) -> None:

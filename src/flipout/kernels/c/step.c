@@ -149,14 +149,16 @@ static float squares(const float *x, const uint8_t *mask, int64_t count) {
     return sums[0];
 }
 
-/* Restore the gradient of a unit, and shorten it to `trust` times the length of its weights. */
+/* Restore the gradient of a unit, shorten it to `trust` times the length of its weights, and multiply it with the factor of
+   the unit. */
 static void limit_row(const Step *step, int64_t row, int64_t start, int64_t count) {
     scale_row(step, row, start, count);
     float *restrict gradient = step->gradients + start;
     float size = sqrtf(squares(step->values + start, 0, count)), length = sqrtf(squares(gradient, 0, count));
     float allowed = step->trust * (size < 1e-3f ? 1e-3f : size);
-    if (!(length > allowed)) return;
-    float factor = allowed / length;
+    float factor = step->unit_factors ? step->unit_factors[row] : step->one_unit_factor;
+    if (length > allowed) factor *= allowed / length;
+    if (factor == 1) return;
     for (int64_t i = 0; i < count; i++) gradient[i] *= factor;
 }
 

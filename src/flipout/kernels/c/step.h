@@ -13,13 +13,13 @@ typedef struct {
     uint8_t *low, *high; /* counts of flips and signs: see statistics/flips.py */
     float *hidden;       /* hidden values: see forms/hidden.py */
     const float *threshold, *ceiling, *faint;    /* a number for each row if `each` is set, or one for all */
-    const float *sigma;                          /* a number for each row; NULL: one_sigma for all */
+    const float *unit_factors, *sigma;           /* a number for each row; NULL: one_unit_factor, one_sigma for all */
     const int32_t *factors, *addends;            /* a number for each row; NULL: one_factor, one_addend for all */
     const int32_t *starts, *offsets;             /* of each row; of each column */
     float *sums;                                 /* of each row */
     double total;                                /* of all rows */
     int64_t each;
-    float rate, trust, one_sigma;
+    float rate, trust, one_sigma, one_unit_factor;
     int32_t one_factor, one_addend;
     int32_t amount, fade; /* of flips; fade 0: no fading */
     int32_t all_count;    /* of flips: pruned weights count, too */
