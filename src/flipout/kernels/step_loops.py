@@ -31,8 +31,8 @@ class Step(Structure):
     _fields_ = (
         *((name, c_int64) for name in ("rows", "columns", "threads")),
         *((name, c_void_p) for name in ("values", "gradients", "mask", "low", "high", "hidden")),
-        *((name, c_void_p) for name in ("threshold", "ceiling", "faint", "unit_factors", "sigma", "factors", "addends")),
-        *((name, c_void_p) for name in ("starts", "offsets", "sums")),
+        *((name, c_void_p) for name in ("threshold", "ceiling", "faint", "unit_factors", "sigma")),
+        *((name, c_void_p) for name in ("factors", "addends", "starts", "offsets", "sums")),
         *(("total", c_double), ("each", c_int64)),
         *((name, c_float) for name in ("rate", "trust", "one_sigma", "one_unit_factor")),
         *(
