@@ -169,7 +169,8 @@ class Pruner:
         chances = as_second_chances(second_chances)
         if form is not None and chances is not None:
             raise ValueError("form= and second_chances= exclude each other: second chances are a form")
-        self.form = Hidden(chances) if chances is not None else form or Form()
+        whole_units = self.granularity.kind == "channel"
+        self.form = form or Form() if chances is None else Hidden(chances, whole_units=whole_units)
         self.statistics = Statistics(self.weights, criterion, self.tracks, statistics or {}, seed)
         self.units = Units()  # which needs nothing
         self._refuse_incompatible(chances is not None)

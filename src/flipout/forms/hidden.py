@@ -69,6 +69,7 @@ class SecondChances:
         balance: whether the gradient of a unit is multiplied by the square root of its density over that of its layer
             (SparseOpt, arXiv 2605.27541). Batch norm multiplies the gradient of a sparse channel with the inverse of
             it, so that the sparsest channels would take the largest steps. A unit without weights does not learn.
+            With `granularity="channel"` it is off: all units of a layer have the same density there.
         smooth: whether kept weights are moved smoothly towards 0 by the threshold of their layer.
         calm: the factor for all gradients of the weights that are pruned, while the last choices are made: from 80 % of
             the prunings on, until the masks are frozen. For SGD it is a lower learning rate. It is not meant for Adam.
@@ -217,7 +218,7 @@ def balance(group: Group) -> Tensor:
         left, size = view.sum_of_rows(torch.stack([_sums(mask), _sums(torch.ones_like(mask))]))
     else:
         left, size = group.sums_of_units(mask), group.sums_of_units(torch.ones_like(mask))
-    densities = torch.tensor([weight.kept / weight.size for weight in group.weights], device="cpu")
+    densities = torch.tensor([weight.kept / max(1, weight.size) for weight in group.weights], device="cpu")
     density = group.spread(densities.to(mask.device))
     return torch.where(density > 0, left / size / density, 1).sqrt()
 
@@ -232,7 +233,12 @@ def _squares(tensor: Tensor) -> Tensor:
 
 
 class Hidden(Form):
-    """The form of second chances: what is trained is the hidden value of every weight, kept or pruned."""
+    """The form of second chances: what is trained is the hidden value of every weight, kept or pruned.
+
+    Args:
+        settings: the settings of second chances.
+        whole_units: whether units (output channels) are kept or pruned as a whole, so that there is nothing to balance.
+    """
 
     shared = ("threshold", "ceiling")
     entering = staticmethod(enter)
@@ -243,8 +249,9 @@ class Hidden(Form):
     frozen_at: int
     """The step after which the masks are frozen; known once the prunings are planned."""
 
-    def __init__(self, settings: SecondChances) -> None:
+    def __init__(self, settings: SecondChances, *, whole_units: bool = False) -> None:
         self.chances = settings
+        self._balanced = settings.balance and not whole_units
         self._balances: WeakKeyDictionary[Group, Tensor] = WeakKeyDictionary()  # as long as the masks are the same
 
     def start(self, work: Work) -> None:
@@ -294,7 +301,7 @@ class Hidden(Form):
         else:  # some gradients were set without a backward pass
             faint = group.spread([number(factor, device) for factor in factors])
         factor = number(calm, device)
-        if self.chances.balance:
+        if self._balanced:
             if group not in self._balances:
                 self._balances[group] = balance(group)
             factor = self._balances[group] * calm if calm < 1 else self._balances[group]

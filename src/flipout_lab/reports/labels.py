@@ -128,6 +128,7 @@ WORDS: Mapping[str, Callable[[Any], str]] = {
     "noise": lambda scale: f"noise {scale:g}" if scale else "no noise",
     "relative_to": lambda value: f"noise relative to the {value}",
     SECOND_CHANCES: lambda value: "second chances" if value else "permanent",
+    f"{SECOND_CHANCES}_balance": lambda value: "balanced" if value else "not balanced",
     "granularity": lambda value: {"channel": "channels", "kernel": "kernels"}.get(value, value),
     "dead_first": lambda value: "dead first" if value else "dead last",
     "pace": lambda value: f"{value} pace",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..models.model_catalogue import MODELS
 from ..runs.method_options import SECOND_CHANCES
@@ -101,12 +101,9 @@ def choice_table(title: str, runs: Sequence[Record]) -> Table | None:
 
     None if they were not run under our schedule. A comparison that was run nowhere has no column.
     """
-    choices = {network: list(_choices(group)) for network, group in measured_networks(runs).items()}
-    differences = [difference for found in choices.values() for choice in found for difference in choice.differences]
-    corrected = iter(holm(differences))
     rows = [
-        ["" if number else network, *choice.row(next(corrected), next(corrected), next(corrected))]
-        for network, found in choices.items()
+        ["" if number else network, *choice.row()]
+        for network, found in choices(runs).items()
         for number, choice in enumerate(found)
     ]
     if not rows:
@@ -119,40 +116,78 @@ def choice_table(title: str, runs: Sequence[Record]) -> Table | None:
 
 
 @dataclass(frozen=True)
-class _Choice:
+class Choice:
     """What decides which method to use for one network at one sparsity."""
 
     sparsity: float
     magnitude: Cell
     flipout: Cell
     others: Mapping[str, Cell]
+    gain: PairedDifference
+    """FlipOut minus magnitude that prunes permanently, ..."""
+    early: PairedDifference
+    """... minus magnitude that ends early, ..."""
+    revived: PairedDifference
+    """... and minus magnitude with second chances."""
 
     @property
-    def differences(self) -> list[PairedDifference]:
-        """FlipOut minus magnitude, minus magnitude that ends early, and minus magnitude with second chances."""
-        others = (self.others.get(label, Cell(())) for label in (EARLY, REVIVED))
-        return [self.flipout.minus(other) for other in (self.magnitude, *others)]
+    def verdict(self) -> str:
+        """Which method to use."""
+        if self.flipout.failed:
+            return f"global magnitude: {self.flipout.failed} of FlipOut's seeds failed"
+        if not self.flipout.values:
+            return NOT_RUN
+        if self.gain.interval is None:
+            return "cannot be said: " + ("no common seed", "one seed", "two seeds")[len(self.gain.values)]
+        if self.gain.is_negative or self.early.is_negative:
+            return "global magnitude" if self.gain.is_negative else "global magnitude that ends at 20 %"
+        if not self.gain.is_significant:
+            return "either: no significant difference"
+        if self.revived.is_negative:
+            return "global magnitude with second chances"
+        alone = self.revived.interval is None or self.revived.is_positive
+        choice = "FlipOut" if alone else "second chances, with either ranking"
+        if self.early.interval is not None and not self.early.is_positive:
+            choice += ", or magnitude that ends at 20 %"
+        return choice
 
-    def row(self, gain: PairedDifference, early: PairedDifference, revived: PairedDifference) -> list[str]:
-        """The row of the choice table without its first column, from the corrected differences."""
-        magnitude, flipout = self.magnitude, self.flipout
+    def row(self) -> list[str]:
+        """The row of the choice table without its first column."""
+        magnitude, flipout, gain = self.magnitude, self.flipout, self.gain
         both = magnitude.by_seed.keys() & flipout.by_seed.keys()
         dead = magnitude.runs_with_dead_layers == magnitude.seeds
         note = " (permanent magnitude: a dead layer in every run)" if dead and gain.is_positive else ""
         return [
             percent(self.sparsity),
-            bold_if(_verdict(flipout, gain, early, revived) + note, gain.is_significant and not flipout.failed),
+            bold_if(self.verdict + note, gain.is_significant and not flipout.failed),
             str(len(both) or magnitude.seeds),
             str(magnitude.at(both) if both else magnitude),
             str(flipout.at(both) if both else flipout) if flipout.values or flipout.failed else NOT_RUN,
             bold_if(gain if flipout.values else "", gain.is_significant),
-            *(bold_if(each if each.values else NOT_RUN, each.is_significant) for each in (early, revived)),
+            *(bold_if(each if each.values else NOT_RUN, each.is_significant) for each in (self.early, self.revived)),
             _highest_other(self.others, flipout),
         ]
 
 
-def _choices(group: Sequence[Record]) -> Iterable[_Choice]:
-    """What decides at each sparsity."""
+def choices(runs: Sequence[Record]) -> dict[str, list[Choice]]:
+    """What decides for each network at each sparsity, corrected for the number of all comparisons."""
+    found = {network: list(_choices(group)) for network, group in measured_networks(runs).items()}
+    differences = [each for group in found.values() for choice in group for each in _differences(choice)]
+    corrected = iter(holm(differences))
+    return {
+        network: [
+            replace(choice, gain=next(corrected), early=next(corrected), revived=next(corrected)) for choice in group
+        ]
+        for network, group in found.items()
+    }
+
+
+def _differences(choice: Choice) -> tuple[PairedDifference, PairedDifference, PairedDifference]:
+    return choice.gain, choice.early, choice.revived
+
+
+def _choices(group: Sequence[Record]) -> Iterable[Choice]:
+    """What decides at each sparsity, each comparison by itself."""
     ours = [run for run in group if run.settings.option("schedule") in ("default", None)]
     ours = [run for run in ours if run.settings.sparsity is not None and run.is_pruned]
     measured = cells(ours)
@@ -161,27 +196,8 @@ def _choices(group: Sequence[Record]) -> Iterable[_Choice]:
         column = {label: row[sparsity] for label, row in measured.items() if sparsity in row}
         flipout = column.pop(FLIPOUT, Cell(()))
         if magnitude.values and (flipout.values or flipout.failed or flipout.missing):
-            yield _Choice(sparsity, magnitude, flipout, column)
-
-
-def _verdict(flipout: Cell, gain: PairedDifference, early: PairedDifference, revived: PairedDifference) -> str:
-    """Which method to use, from what FlipOut gains over magnitude: permanent, ending early, and with second chances."""
-    if flipout.failed:
-        return f"global magnitude: {flipout.failed} of FlipOut's seeds failed"
-    if not flipout.values:
-        return NOT_RUN
-    if gain.interval is None:
-        return "cannot be said: " + ("no common seed", "one seed", "two seeds")[len(gain.values)]
-    if gain.is_negative or early.is_negative:
-        return "global magnitude" if gain.is_negative else "global magnitude that ends at 20 %"
-    if not gain.is_significant:
-        return "either: no significant difference"
-    if revived.is_negative:
-        return "global magnitude with second chances"
-    choice = "FlipOut" if revived.interval is None or revived.is_positive else "second chances, with either ranking"
-    if early.interval is not None and not early.is_positive:
-        choice += ", or magnitude that ends at 20 %"
-    return choice
+            early, revived = (flipout.minus(column.get(label, Cell(()))) for label in (EARLY, REVIVED))
+            yield Choice(sparsity, magnitude, flipout, column, flipout.minus(magnitude), early, revived)
 
 
 def _highest_other(others: Mapping[str, Cell], flipout: Cell) -> str:
