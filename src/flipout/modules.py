@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.parametrize import ParametrizationList
@@ -42,6 +43,11 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     inner = unwrapped(model)
     tensors = [*inner.named_parameters(), *inner.named_buffers()]
     return {plain_name(name): tensor for name, tensor in tensors}
+
+
+def normalized_widths(model: nn.Module) -> frozenset[int]:
+    """The numbers of features of the batch norms and instance norms of a model."""
+    return frozenset(module.num_features for module in model.modules() if isinstance(module, _NormBase))
 
 
 def is_transposed(module: nn.Module) -> bool:

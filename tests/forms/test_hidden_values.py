@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -103,6 +104,7 @@ class Slow:
         self.masks = [torch.ones_like(w, dtype=torch.bool) for w in self.weights]
         self.latent: list[Tensor] | None = None
         self.optimizer, self.steps = sgd(model), 0
+        self.normalized = [module.num_features for module in model.modules() if isinstance(module, nn.BatchNorm1d)]
 
     @torch.no_grad()
     def step(self) -> None:
@@ -117,10 +119,9 @@ class Slow:
                 for row, values in zip(weight.grad, latent, strict=True):
                     row *= min(1.0, float(self.chances.trust * max(1e-3, values.norm()) / row.norm().clamp_min(1e-30)))
                 weight.grad *= self.chances.calm if self.steps >= CALM_FROM else 1.0
-                if self.chances.balance and mask.any():
-                    density = mask.double().mean()
+                if len(mask) in self.normalized and mask.any():
                     for row, kept in zip(weight.grad, mask, strict=True):
-                        row *= (kept.double().mean() / density).sqrt()
+                        row *= (kept.double().mean() / mask.double().mean()).sqrt()
                 weight.copy_(latent)
         self.optimizer.step()
         self.steps += 1
@@ -163,12 +164,28 @@ class Slow:
         return list(zip(self.weights, self.masks, strict=True))
 
 
+def normalized_mlp() -> nn.Sequential:
+    """The gradients of its first layer are balanced."""
+    first, *others = mlp()
+    return nn.Sequential(first, nn.BatchNorm1d(16), *others)
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize(
-    ("trust", "share", "calm"), [(0.02, 1.0, 1.0), (math.inf, 1.0, 1.0), (math.inf, 0.2, 1.0), (0.3, 1.0, 0.3)]
+    ("network", "trust", "share", "calm"),
+    [
+        (mlp, 0.02, 1.0, 1.0),
+        (mlp, math.inf, 1.0, 1.0),
+        (mlp, math.inf, 0.2, 1.0),
+        (mlp, 0.3, 1.0, 0.3),
+        (normalized_mlp, 0.3, 1.0, 1.0),
+        (normalized_mlp, math.inf, 0.5, 0.3),
+    ],
 )
-def test_a_training_against_the_slow_version(compiled: bool, trust: float, share: float, calm: float) -> None:
-    fast, slow = mlp().double(), mlp().double()
+def test_a_training_against_the_slow_version(
+    compiled: bool, network: Callable[[], nn.Sequential], trust: float, share: float, calm: float
+) -> None:
+    fast, slow = network().double(), network().double()
     optimizer = sgd(fast)
     chances = flipout.SecondChances(until=0.6, share=share, rate=0.4, trust=trust, calm=calm, events=30)
     pruner = magnitude(fast, optimizer, second_chances=chances, compile=compiled)

@@ -10,7 +10,7 @@ Georgoulakis et al., 2023, uses a power of 3. A fourth root is two square roots.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Integral, Real
@@ -67,9 +67,11 @@ class SecondChances:
         trust: the largest norm of the gradient of a unit (an output channel), relative to the norm of its weights,
             hidden ones included. It holds channels that have lost nearly all of their weights; infinity is no limit.
         balance: whether the gradient of a unit is multiplied by the square root of its density over that of its layer
-            (SparseOpt, arXiv 2605.27541). Batch norm multiplies the gradient of a sparse channel with the inverse of
-            it, so that the sparsest channels would take the largest steps. A unit without weights does not learn.
-            With `granularity="channel"` it is off: all units of a layer have the same density there.
+            (SparseOpt, arXiv 2605.27541), if a batch norm follows. Batch norm multiplies the gradient of a sparse
+            channel with the inverse of it, so that the sparsest channels would take the largest steps. A unit without
+            weights does not learn. A batch norm is taken to follow if the network has one with as many features as
+            the layer has units. With `granularity="channel"` all units of a layer have the same density, and nothing
+            is balanced.
         smooth: whether kept weights are moved smoothly towards 0 by the threshold of their layer.
         calm: the factor for all gradients of the weights that are pruned, while the last choices are made: from 80 % of
             the prunings on, until the masks are frozen. For SGD it is a lower learning rate. It is not meant for Adam.
@@ -208,18 +210,22 @@ def shorten(grad: Tensor, scaled: Tensor, size: Tensor, length: Tensor, trust: T
     grad.copy_(scaled * (torch.where(length > allowed, allowed / length, 1) * factor))
 
 
-def balance(group: Group) -> Tensor:
+def balance(group: Group, widths: Collection[int]) -> Tensor:
     """For each unit the square root of its density over that of its layer, broadcast over the elements of the group.
 
-    A layer without weights has a factor of 1, so that it can come back.
+    It is 1 for layers with another number of units than `widths` has, and for layers without weights, so that they can
+    come back.
     """
     mask, view = group.mask.to(torch.float32), group.weights[0].view
     if view.spread:  # other ranks hold more of the same units
         left, size = view.sum_of_rows(torch.stack([_sums(mask), _sums(torch.ones_like(mask))]))
     else:
         left, size = group.sums_of_units(mask), group.sums_of_units(torch.ones_like(mask))
-    densities = torch.tensor([weight.kept / max(1, weight.size) for weight in group.weights], device="cpu")
-    density = group.spread(densities.to(mask.device))
+    densities = [
+        weight.kept / weight.size if weight.size and weight.view.positions.shape[0] in widths else 0.0
+        for weight in group.weights
+    ]
+    density = group.spread(torch.tensor(densities, device="cpu").to(mask.device))
     return torch.where(density > 0, left / size / density, 1).sqrt()
 
 
@@ -237,7 +243,7 @@ class Hidden(Form):
 
     Args:
         settings: the settings of second chances.
-        whole_units: whether units (output channels) are kept or pruned as a whole, so that there is nothing to balance.
+        widths: the numbers of units of the layers whose gradients are balanced.
     """
 
     shared = ("threshold", "ceiling")
@@ -249,9 +255,9 @@ class Hidden(Form):
     frozen_at: int
     """The step after which the masks are frozen; known once the prunings are planned."""
 
-    def __init__(self, settings: SecondChances, *, whole_units: bool = False) -> None:
+    def __init__(self, settings: SecondChances, widths: Collection[int] = ()) -> None:
         self.chances = settings
-        self._balanced = settings.balance and not whole_units
+        self._widths = widths if settings.balance else ()
         self._balances: WeakKeyDictionary[Group, Tensor] = WeakKeyDictionary()  # as long as the masks are the same
 
     def start(self, work: Work) -> None:
@@ -301,9 +307,9 @@ class Hidden(Form):
         else:  # some gradients were set without a backward pass
             faint = group.spread([number(factor, device) for factor in factors])
         factor = number(calm, device)
-        if self._balanced:
+        if self._widths:
             if group not in self._balances:
-                self._balances[group] = balance(group)
+                self._balances[group] = balance(group, self._widths)
             factor = self._balances[group] * calm if calm < 1 else self._balances[group]
         if group.weights[0].view.spread:
             _limit_shard(group, grads, faint, rate, trust, factor)
