@@ -228,7 +228,8 @@ def load_tensors(pruner: Host, state: Mapping[str, Any]) -> None:
                 saved = state["statistics"][key][weight.name][slot]
                 tensor.copy_(weight.take(saved) if slot in statistic.elements else saved)
     count_weights(pruner.weights)
-    pruner.form.load(pruner.work, state["form"], state["step"], bool(pruner.events))
+    pruner.form.load(pruner.work, state["form"], state["step"], len(pruner.events))
+    pruner.form.watch(pruner.model, pruner.work)
     pruner.statistics.load(state["step"])
 
 

@@ -160,6 +160,30 @@ def test_a_training_is_resumed_bit_for_bit(method: str, sparsity: float | None, 
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_a_finished_training_goes_back_to_an_earlier_state(method: str) -> None:
+    model, optimizer, pruner = attached(method, sparsity=0.75, end=0.5)
+    train(model, optimizer, 13)
+    saved = copy.deepcopy((pruner.state_dict(), model.state_dict(), optimizer.state_dict()))
+    train(model, optimizer, STEPS, skip=13)
+    first = values(model)
+    for thing, state in zip((pruner, model, optimizer), saved, strict=True):
+        thing.load_state_dict(state)
+    train(model, optimizer, STEPS, skip=13)
+    assert equal(first, values(model))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_event_that_failed_is_made_up_for_after_loading_its_state(method: str) -> None:
+    """Here the last one; the latents that it ranks are in the state."""
+    model, optimizer, pruner = attached(method, sparsity=0.75, schedule=flipout.OneShot(0.75, STEPS, 0.5))
+    train(model, optimizer, 13)
+    state = {**pruner.state_dict(), "step": 25}
+    pruner.load_state_dict(state)
+    train(model, optimizer, 14, skip=13)
+    assert pruner.nonzero == 88
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_plain_weights_remain_after_the_last_event(method: str) -> None:
     model, optimizer, pruner = attached(method, sparsity=0.75, end=0.5)
     keys = list(model.state_dict())

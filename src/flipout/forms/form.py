@@ -71,7 +71,10 @@ class Form:
         work.forget()
 
     def watch(self, model: nn.Module, work: Work) -> None:
-        """Called when the pruner is attached: see the calls of the model, if what it computes with depends on them."""
+        """See the calls of the model, if what it computes with depends on them.
+
+        It is called when the pruner is attached, and again when a state was loaded.
+        """
 
     def remove(self, work: Work) -> None:
         """Called when the pruner is removed. Leave no hook in the model."""
@@ -235,8 +238,8 @@ class Form:
         """The slots of a weight as they are saved: the same names and shapes at every step."""
         return weight.slots
 
-    def load(self, work: Work, saved: Mapping[str, Mapping[str, Tensor]], step: int, pruned: bool) -> None:
-        """Restore the slots that `saved` returned, after the masks. `pruned` is whether there was an event."""
+    def load(self, work: Work, saved: Mapping[str, Mapping[str, Tensor]], step: int, events: int) -> None:
+        """Restore the slots that `saved` returned, after the masks. `events` is how many there were."""
         for weight in work.weights:
             for key, tensor in weight.slots.items():
                 value = saved[weight.name][key]

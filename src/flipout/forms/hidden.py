@@ -387,14 +387,14 @@ class Hidden(Form):
     def saved(self, weight: Weight) -> dict[str, Tensor]:
         return weight.slots or self.slots(weight)
 
-    def load(self, work: Work, saved: Mapping[str, Mapping[str, Tensor]], step: int, pruned: bool) -> None:
+    def load(self, work: Work, saved: Mapping[str, Mapping[str, Tensor]], step: int, events: int) -> None:
         for weight in work.weights:
             weight.slots.clear()
-            if pruned and not self.permanent(step):
+            if events and not self.permanent(step):
                 weight.slots.update(self.slots(weight))
         work.forget()
         self._balances.clear()
-        super().load(work, saved, step, pruned)
+        super().load(work, saved, step, events)
 
 
 def set_limits(slots: Mapping[str, Tensor], local: Tensor, mask: Tensor, view: View, *, smooth: bool) -> None:

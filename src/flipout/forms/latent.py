@@ -68,7 +68,7 @@ class Latent(Form):
 
     def __init__(self, lambda_: float, latent_lr: float, seed: int) -> None:
         self.lambda_, self.latent_lr, self.seed = lambda_, latent_lr, seed
-        self._step, self._steps, self._last = 0, 1, 0
+        self._step, self._steps, self._last, self._planned = 0, 1, 0, 0
         self._inside, self._warned, self._compiled = False, False, False
         self._shown: dict[str, Shown] = {}
         self._gradients: dict[str, Tensor] = {}
@@ -126,7 +126,7 @@ class Latent(Form):
     # Around a step.
 
     def plan(self, prunings: Sequence[Pruning], steps: int) -> list[Pruning]:
-        self._steps, self._last = steps, prunings[-1].step
+        self._steps, self._last, self._planned = steps, prunings[-1].step, len(prunings)
         return list(prunings)
 
     def slots(self, weight: Weight) -> dict[str, Tensor]:
@@ -276,18 +276,17 @@ class Latent(Form):
     def saved(self, weight: Weight) -> dict[str, Tensor]:
         return weight.slots or {key: torch.zeros_like(slot) for key, slot in self.slots(weight).items()}
 
-    def load(self, work: Work, saved: Mapping[str, Mapping[str, Tensor]], step: int, pruned: bool) -> None:
+    def load(self, work: Work, saved: Mapping[str, Mapping[str, Tensor]], step: int, events: int) -> None:
         self._step, self._compiled = step, work.kernels.compiled
         self._noise.clear()
+        self._hooks.remove()
         for weight in work.weights:
             weight.slots.clear()
-            if step < self._last:
+            if events < self._planned:  # one that is due ranks latents, too
                 weight.slots.update(self.slots(weight))
-            else:
-                self._hooks.remove()
             self._shown[weight.name] = Shown()
         work.forget()
-        super().load(work, saved, step, pruned)
+        super().load(work, saved, step, events)
 
 
 def _version(weight: Weight) -> tuple[int, ...]:

@@ -26,7 +26,8 @@ class ModeHooks:
         self._stop = weakref.finalize(self, _remove, [])
 
     def watch(self, model: nn.Module, weights: Sequence[Weight], fit: Fit) -> None:
-        """Add the hooks. `fit` is a bound method, which they do not keep alive."""
+        """Add the hooks, in place of earlier ones. `fit` is a bound method, which they do not keep alive."""
+        self.remove()
         reference, handles = weakref.WeakMethod(fit), []
         for module in model.modules():
             inner = set(module.modules())
