@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from flipout.export import load_compacted, save_compacted
 from flipout.export.compaction import CompactionReport, compact
 from flipout_lab.models import build
 from tests.channels.networks import randomize
@@ -97,6 +98,25 @@ def test_a_network_without_any_weight_still_runs(name: str) -> None:
     small = check(model, (3, 32, 32))
     assert max(outputs(small)) == 10
     assert small(torch.randn(5, 3, 32, 32).double()).shape == (5, 10)
+
+
+def test_the_last_group_of_a_convolution_loses_single_channels(tmp_path: Path) -> None:
+    """As long as there are groups, they go as a whole."""
+
+    def build_grouped() -> nn.Sequential:
+        torch.manual_seed(0)
+        grouped = nn.Conv2d(12, 4, 3, groups=4)
+        return nn.Sequential(nn.Conv2d(3, 12, 1, bias=False), grouped, nn.ReLU(), nn.Flatten(), nn.Linear(36, 4))
+
+    model = build_grouped()
+    zero(model[4], [], list(range(9, 36)))  # nothing reads three of the groups
+    zero(model[0], [1])
+    small = check(model, (3, 5, 5))
+    assert outputs(small) == [2, 1, 4]
+    save_compacted(small, tmp_path / "small.safetensors")
+    again = load_compacted(tmp_path / "small.safetensors", lambda: build_grouped().double())
+    x = torch.randn(2, 3, 5, 5, dtype=torch.float64)
+    torch.testing.assert_close(again.eval()(x), small.eval()(x))
 
 
 class Functional(nn.Module):

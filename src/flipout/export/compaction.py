@@ -140,7 +140,17 @@ def _without_unread(original: nn.Module, arguments: Arguments) -> tuple[nn.Modul
         return original, [f"nothing was removed: {error}"]
     best = trial.largest(gone)
     smaller = trial.smaller(best) if bool(best.any()) else None
+    if smaller is not None and _lost_groups(original, smaller):
+        smaller, _ = _without_unread(smaller, arguments)
     return smaller or original, trial.notes(gone, best)
+
+
+def _lost_groups(before: nn.Module, after: nn.Module) -> bool:
+    """Whether a convolution with groups has one group left. Then its channels can go one by one."""
+    left = {name for name, module in after.named_modules() if isinstance(module, _ConvNd) and module.groups == 1}
+    return any(
+        isinstance(module, _ConvNd) and module.groups > 1 and name in left for name, module in before.named_modules()
+    )
 
 
 def _parameter_count(model: nn.Module) -> int:
