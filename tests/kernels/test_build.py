@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -75,6 +76,21 @@ def test_missing_kernels_are_reported_once() -> None:
         assert not library.has_kernels()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        assert not library.has_kernels()
+
+
+@pytest.mark.usefixtures("_missing_kernels")
+@pytest.mark.skipif(build.compiler() is None, reason="needs a compiler")
+def test_kernels_of_another_version_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their structures have other sizes, so that calls of them would crash."""
+    monkeypatch.setattr(library, "FILE", tmp_path / "older.so")
+    sources = tmp_path / "c"
+    shutil.copytree(build.SOURCES, sources)
+    header = sources / "step.h"
+    header.write_text(header.read_text().replace("int64_t each;", "int64_t each, more;"))
+    monkeypatch.setattr(build, "SOURCES", sources)
+    assert build.build(library.FILE) is None
+    with pytest.warns(library.MissingKernelsWarning, match=r"flipout\.kernels\.build"):
         assert not library.has_kernels()
 
 

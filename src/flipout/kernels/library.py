@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import warnings
-from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_int64, c_void_p
+from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_void_p
 from functools import lru_cache
 from pathlib import Path
 
@@ -58,11 +58,31 @@ class KernelCall(Structure):
     )
 
 
+class Step(Structure):
+    """The structure of the same name in c/step.h."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("rows", "columns", "threads")),
+        *((name, c_void_p) for name in ("values", "gradients", "mask", "low", "high", "hidden")),
+        *((name, c_void_p) for name in ("threshold", "ceiling", "faint", "unit_factors", "sigma")),
+        *((name, c_void_p) for name in ("factors", "addends", "starts", "offsets", "sums")),
+        *(("total", c_double), ("each", c_int64)),
+        *((name, c_float) for name in ("rate", "trust", "one_sigma", "one_unit_factor")),
+        *(
+            (name, c_int32)
+            for name in ("one_factor", "one_addend", "amount", "fade", "all_count", "zeroes", "keep_pruned")
+        ),
+    )
+
+
 class Kernels:
     """The functions of the library."""
 
     def __init__(self, path: Path) -> None:
         library = ctypes.CDLL(str(path))
+        size = getattr(library, "flipout_size_of", lambda number: 0)  # of a structure: see c/kernels.c
+        if [size(number) for number in range(3)] != [ctypes.sizeof(each) for each in (Size, KernelCall, Step)]:
+            raise OSError(f"{path} was built from another version of the kernels")
         self._scratch_size, self._run = library.flipout_scratch_size, library.flipout_run
         self._gather = library.flipout_gather
         self._scratch_size.argtypes, self._scratch_size.restype = (POINTER(KernelCall),), c_int64
@@ -127,7 +147,7 @@ def _openmp_team() -> int | None:
 
 @lru_cache(maxsize=1)
 def find_kernels() -> Kernels | None:
-    """The kernels, or None if the package was built without a compiler."""
+    """The kernels, or None if the package was built without a compiler, or from another version."""
     try:
         return Kernels(FILE)
     except OSError:
@@ -144,8 +164,8 @@ def kernels() -> Kernels:
 @lru_cache(maxsize=1)
 def _warn_once() -> None:
     warnings.warn(
-        f"the fast kernels for sparse layers are missing ({FILE.name}): layers are computed densely. Install a C "
-        "compiler such as gcc or clang, and install flipout again",
+        f"the fast kernels for sparse layers are missing ({FILE.name}), or were built from another version: layers are "
+        "computed densely. Install a C compiler such as gcc or clang, and run `python -m flipout.kernels.build`",
         MissingKernelsWarning,
         stacklevel=4,
     )

@@ -7,13 +7,13 @@ for contiguous float32 tensors on the CPU: `fits` says whether tensors are.
 from __future__ import annotations
 
 from collections.abc import Callable
-from ctypes import Structure, byref, c_double, c_float, c_int32, c_int64, c_void_p
+from ctypes import byref
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from .library import find_kernels, kernels
+from .library import Step, find_kernels, kernels
 
 LOOPS = ("zero", "count", "enter", "leave", "limit", "scale", "square", "perturb")
 NUMBERS = {name: number for number, name in enumerate(LOOPS)}
@@ -23,23 +23,6 @@ WORK_OF_A_THREAD = 1 << 15
 """The elements for which another thread is worth it."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-class Step(Structure):
-    """The structure of the same name in c/step.h."""
-
-    _fields_ = (
-        *((name, c_int64) for name in ("rows", "columns", "threads")),
-        *((name, c_void_p) for name in ("values", "gradients", "mask", "low", "high", "hidden")),
-        *((name, c_void_p) for name in ("threshold", "ceiling", "faint", "unit_factors", "sigma")),
-        *((name, c_void_p) for name in ("factors", "addends", "starts", "offsets", "sums")),
-        *(("total", c_double), ("each", c_int64)),
-        *((name, c_float) for name in ("rate", "trust", "one_sigma", "one_unit_factor")),
-        *(
-            (name, c_int32)
-            for name in ("one_factor", "one_addend", "amount", "fade", "all_count", "zeroes", "keep_pruned")
-        ),
-    )
 
 
 def in_c(loop: Callable[..., Any]) -> Callable[[Function], Function]:

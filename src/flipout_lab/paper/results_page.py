@@ -177,7 +177,7 @@ def _trials(records: Records, pictures: Path | None, names: UniqueNames) -> Iter
     yield PROTOCOL
     networks = by_network(records.in_part(TRIALS))
     if not networks:
-        yield "Not run yet: `flipout sweep second-chances-lenet-300-100 second-chances-resnet10`.\n"
+        yield "Not run yet: `flipout sweep second-chances-lenet-300-100 small-resnet10`.\n"
     for network, runs in networks.items():
         shown = [*runs, *dense_references(records.runs, runs)]
         yield f"### {network}\n"

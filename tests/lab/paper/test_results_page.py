@@ -18,6 +18,7 @@ def test_the_page_leads_with_what_a_reader_wants(tmp_path: Path) -> None:
     dense = runs("dense", [80, 81], sparsity=0.0)
     text = render_results_page([Records("one", tuple(ours)), Records("two", (*dense, *ours[:1]))], "x", tmp_path)
     assert re.findall("^## (.*)", text, re.MULTILINE) == [
+        "In short",
         "Accuracy against sparsity on a convolutional network",
         "Which method at which sparsity",
         "The claims of the paper",

@@ -60,3 +60,9 @@ int flipout_gather(float *values, const float *dense, const int64_t *positions, 
 }
 
 void flipout_team(Team *team) { set_team(team); }
+
+/* The sizes of the structures, so that a library of another version is recognized. */
+int flipout_size_of(int number) {
+    static const int sizes[] = {sizeof(Size), sizeof(Call), sizeof(Step)};
+    return sizes[number];
+}
