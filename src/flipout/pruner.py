@@ -143,7 +143,7 @@ class Pruner:
         sparse_kernels: SparseKernelsChoice = False,
     ) -> None:
         if torch.is_inference_mode_enabled():
-            raise RuntimeError("a pruner cannot be attached under torch.inference_mode(); attach it outside of it")
+            raise RuntimeError("a pruner cannot be attached under torch.inference_mode(): leave that mode first")
         if scope not in ("global", "layer"):
             raise ValueError(f"scope is {scope!r}; give 'global' or 'layer'")
         if not isinstance(schedule, Schedule):
@@ -223,7 +223,10 @@ class Pruner:
             is_known = all(pruning.nonzero is not None for pruning in self.schedule.plan(self.prunable))
             return units_of(self.weights, self.schedule.sparsity if is_known else None)
         if self.granularity.kind == "channel":
-            raise ValueError("granularity='channel' takes one sparsity: channels belong to several layers. See floor=")
+            raise ValueError(
+                "granularity='channel' takes one sparsity, because channels belong to several layers: limit layers "
+                "with floor="
+            )
         pools = by_pattern(self.sparsities, self.weights, "sparsity")
         shares = [(self.sparsities[pattern], own) for pattern, own in pools.items() if own]
         return PooledUnits(self.weights, shares, self.schedule, units_of)
