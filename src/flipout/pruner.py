@@ -65,6 +65,12 @@ class Pruner:
     that stays zero. Everything happens in hooks: gradients are masked as they are accumulated, and the rest is done
     around `optimizer.step()`.
 
+        >>> schedule = flipout.Geometric(0.9, steps=epochs * len(loader))
+        >>> pruner = flipout.Pruner(model, optimizer, criterion=flipout.criteria.magnitude, schedule=schedule)
+        >>> train()
+        >>> pruner
+        Pruner(step 12 of 12, 5 of 5 prunings, 26 of 256 weights kept in 2 layers, sparsity 89.8438%)
+
     A method of your own is a subclass. It can override `start` (the initial state), `keep`, `score`, `select`, `prune`
     and `record` (an event), `stepped` (after each update), and `settings`, `extra_state` and `load_extra_state` (what
     is compared and saved). What the optimizer trains is a `Form`.

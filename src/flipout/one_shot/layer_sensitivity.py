@@ -101,8 +101,8 @@ def sensitivity(
 ) -> Sensitivity:
     """Prune one layer at a time, and measure how much the network changes. The model is left as it is.
 
-        found = flipout.sensitivity(model, batches)
-        flipout.prune(model, batches, sparsity=found.limits(0.01))
+        >>> found = flipout.sensitivity(model, loader, sparsities=(0.5, 0.9))
+        >>> report = flipout.prune(model, loader, sparsity=found.limits(0.01))
 
     Batch norms use the statistics of each batch, because `flipout.prune` estimates them again.
 
@@ -117,7 +117,7 @@ def sensitivity(
         include: which weights to prune in place of the usual ones; see `flipout.prune`.
         exclude: which weights to leave out.
         block: the most inputs that one Hessian spans.
-        damping: of the Hessian.
+        damping: the share of the mean of the Hessian's diagonal that is added to it.
         progress: called before each layer with the number of layers done, that of all, and the name of the layer.
     """
     tried = tuple(sparsities)
