@@ -29,7 +29,7 @@ FAINT, LIMIT = 2.0**-90, 2.0**-66
 gradient of 2^24. (The smallest float32 with all of its bits is 2^-126, a faint gradient of 1.5e-11.)"""
 
 LOST = (
-    "the gradients of pruned weights, which hidden values or a statistic learn from, did not reach the step: they are 0 "
+    "the gradients of pruned weights, which something learns from, did not reach the step: they are 0 "
     "or overwritten. They are small numbers until the step (times 2^-90), and something between backward() and step() "
     "has lost them, such as a communication hook of DistributedDataParallel that compresses gradients. Use one that "
     "keeps the range of float32, such as bf16_compress_hook, or prune permanently with second_chances=None"
