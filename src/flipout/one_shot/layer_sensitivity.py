@@ -113,7 +113,8 @@ def sensitivity(
             that of the outputs.
         sparsities: the sparsities to try, in rising order.
         method: how a layer is pruned; see `flipout.prune`.
-        granularity: what is pruned as one unit; not "channel", which belongs to several layers.
+        granularity: what is pruned as one unit: "weight", "kernel" or a block. A channel belongs to several layers,
+            and a pattern has one sparsity.
         include: which weights to prune in place of the usual ones; see `flipout.prune`.
         exclude: which weights to leave out.
         block: the most inputs that one Hessian spans.
@@ -125,7 +126,9 @@ def sensitivity(
         raise ValueError(f"sparsities is {sparsities}; give shares between 0 and 1, in rising order")
     network, unit = unwrapped(model), as_granularity(granularity)
     if unit.kind in ("channel", "pattern"):
-        raise ValueError(f"granularity={str(unit)!r} does not allow several sparsities of one layer; use blocks")
+        raise ValueError(
+            f"granularity={str(unit)!r} cannot prune one layer to any sparsity; give 'weight', 'kernel' or a block"
+        )
     weights = find_weights(model, None, include, exclude)
     scoring = None if method == "obs" else Scoring(method, loss_fn, 0)
     read = Batches(batches, model)
