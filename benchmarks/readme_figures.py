@@ -10,19 +10,23 @@ from pathlib import Path
 
 from benchmarks.zeros_figures import points_of
 from flipout_lab.reports.charts import accuracy_chart
-from flipout_lab.reports.labels import percent
-from flipout_lab.reports.lead import FLIPOUT
+from flipout_lab.reports.labels import dense_references, percent
+from flipout_lab.reports.lead import lead_figure, measured_networks
 from flipout_lab.reports.matplotlib_figures import Drawing
-from flipout_lab.reports.records import collect
+from flipout_lab.reports.records import collect, pooled
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
-ACCURACIES = ROOT / "docs" / "results" / "second-chances-resnet10.json"
+RESULTS = ROOT / "docs" / "results"
 SPEEDS = ROOT / "benchmarks" / "zeros.json"
 SIZE = (4.4, 3.4)
-MAGNITUDE = "Global magnitude"
 ORANGE, BLUE, GREEN = "#d55e00", "#0072b2", "#009e73"
-NAMES = {FLIPOUT: ("FlipOut", BLUE), MAGNITUDE: ("global magnitude, the usual choice", ORANGE)}
+METHODS = {
+    "FlipOut": ("FlipOut", BLUE),
+    "FlipOut, not balanced": ("FlipOut, not balanced", BLUE),
+    "Global magnitude": ("global magnitude, the usual choice", ORANGE),
+}
+"""What is shown of the results: for each label there, the name in the picture and the colour."""
 FIGURES = {
     "inference, batch 1": ("inference_dense_over_sparse", "-batch1", BLUE),
     "a training step, batch 128 (at 99.9 % shrunk, too)": ("train_step_dense_over_sparse", "", GREEN),
@@ -30,18 +34,25 @@ FIGURES = {
 
 
 def draw_accuracy(path: Path) -> None:
-    """Accuracy against sparsity: FlipOut, global magnitude, and the dense network."""
-    chart = accuracy_chart(collect(ACCURACIES).runs)
-    with Drawing(path, "ResNet10, 0.25 of its channels, CIFAR-10, 15 epochs", SIZE) as axes:
+    """Accuracy against sparsity on the convolutional network with the most runs."""
+    runs = pooled(collect(each) for each in sorted(RESULTS.glob("*.json")) if each.stem != "cited-methods").runs
+    lead = lead_figure(runs)
+    assert lead is not None, f"{RESULTS} has no results of a convolutional network"
+    group = measured_networks(runs)[lead.network]
+    chart = accuracy_chart([*group, *dense_references(runs, group)])
+    curves = {curve.label: curve for curve in chart.curves if curve.label in METHODS}
+    if "FlipOut" in curves:
+        curves.pop("FlipOut, not balanced", None)
+    shown = list(curves.values())
+    with Drawing(path, lead.network, SIZE) as axes:
         if chart.reference is not None:
             axes.axhline(chart.reference, color="#333333", linestyle=":", linewidth=1, label="dense")
-        for curve in chart.curves:
-            if curve.label in NAMES:
-                label, colour = NAMES[curve.label]
-                errors = [error or 0 for error in curve.error]
-                axes.errorbar(curve.x, curve.y, errors, fmt="o-", capsize=2, color=colour, label=label)
+        for curve in shown:
+            label, colour = METHODS[curve.label]
+            errors = [error or 0 for error in curve.error]
+            axes.errorbar(curve.x, curve.y, errors, fmt="o-", capsize=2, color=colour, label=label)
         axes.set(xlabel="weights pruned", ylabel="test accuracy (%)", xscale="log", ylim=(0, 85))
-        densities = sorted({x for curve in chart.curves for x in curve.x})
+        densities = sorted({x for curve in shown for x in curve.x})
         axes.set_xticks(densities, [percent(1 - density) for density in densities])
         axes.minorticks_off()
         axes.invert_xaxis()
