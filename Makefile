@@ -61,6 +61,7 @@ matrix: .venv/everything ## prune, compact and reload networks of many architect
 
 bench-zeros: .venv/everything ## measure what scattered zeros are worth on a CPU; about 35 minutes on two idle cores
 	$(BIN)/python -m benchmarks.zeros
+	$(BIN)/python -m benchmarks.readme_figures
 
 bench-export: .venv/everything ## measure exported networks on CIFAR-10; about fifteen minutes
 	$(BIN)/python -m benchmarks.export
@@ -77,8 +78,9 @@ results: .venv/everything ## run what is missing of the grids (days on one core)
 	done
 	$(MAKE) results-page
 
-results-page: .venv/everything ## write docs/results.md from the files in docs/results; seconds
+results-page: .venv/everything ## write docs/results.md and the README's pictures from the files in docs/results; seconds
 	$(BIN)/flipout claims $(filter-out %/cited-methods.json,$(wildcard docs/results/*.json)) --out docs/results.md
+	$(BIN)/python -m benchmarks.readme_figures
 
 clean: ## delete .venv and everything that is built
 	rm -rf .venv build dist site .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -1,6 +1,6 @@
-"""The build hook of the package: compile the kernels in C, if there is a compiler.
+"""The hooks of the build: compile the kernels in C, if there is a compiler, and make the README readable on PyPI.
 
-A source distribution has their sources alone. They are compiled where it is installed.
+A source distribution has the sources of the kernels alone. They are compiled where it is installed.
 """
 
 from __future__ import annotations
@@ -8,13 +8,28 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 from packaging.tags import sys_tags
+
+FILES = "https://github.com/flipout/flipout/blob/main/"
+PICTURES = "https://raw.githubusercontent.com/flipout/flipout/main/"
+
+
+class ReadmeHook(MetadataHookInterface):
+    """The README with links and pictures that work outside the repository."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        text = Path(self.root, "README.md").read_text(encoding="utf-8")
+        text = re.sub(r"\]\((?!https?://|#)", f"]({FILES}", text)
+        text = text.replace('<img src="', f'<img src="{PICTURES}')
+        metadata["readme"] = {"content-type": "text/markdown", "text": text}
 
 
 class KernelsHook(BuildHookInterface[Any]):

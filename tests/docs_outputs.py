@@ -49,9 +49,10 @@ def code(page: Path) -> list[str]:
 def outputs(page: Path, folder: Path) -> list[tuple[str | None, str]]:
     """For each block of Python of a page: what the page says that it prints, if anything, and what it prints.
 
-    All blocks run in one program, one after the other.
+    All blocks run in one program, one after the other. A tutorial is complete, because it is also a notebook.
     """
-    program = PREAMBLE + "".join(f"{block}\nprint({MARK!r})\n" for block in code(page))
+    start = "" if page.parent.name == "tutorials" else PREAMBLE
+    program = start + "".join(f"{block}\nprint({MARK!r})\n" for block in code(page))
     alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     ranks = alone if page.stem == "fsdp" else {}
     printed = _output([sys.executable, "-c", program], folder, ranks).split(f"{MARK}\n")

@@ -108,7 +108,9 @@ class AimTest:
         for kind, counts in (("over_shoots", self.over_shoots), ("under_shoots", self.under_shoots)):
             if missing := counts.keys() ^ state[kind].keys():
                 names = ", ".join(sorted(missing))
-                raise ValueError(f"only the state or only this test has {names}; use the same include= and exclude=")
+                raise ValueError(
+                    f"{names}: in the state or in this test, but not in both; use the same include= and exclude="
+                )
             for name, count in counts.items():
                 count.copy_(state[kind][name])
         return self

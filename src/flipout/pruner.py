@@ -65,6 +65,12 @@ class Pruner:
     that stays zero. Everything happens in hooks: gradients are masked as they are accumulated, and the rest is done
     around `optimizer.step()`.
 
+        >>> schedule = flipout.Geometric(0.9, steps=epochs * len(loader))
+        >>> pruner = flipout.Pruner(model, optimizer, criterion=flipout.criteria.magnitude, schedule=schedule)
+        >>> train()
+        >>> pruner
+        Pruner(step 12 of 12, 5 of 5 prunings, 26 of 256 weights kept in 2 layers, sparsity 89.8438%)
+
     A method of your own is a subclass. It can override `start` (the initial state), `keep`, `score`, `select`, `prune`
     and `record` (an event), `stepped` (after each update), and `settings`, `extra_state` and `load_extra_state` (what
     is compared and saved). What the optimizer trains is a `Form`.
@@ -143,7 +149,7 @@ class Pruner:
         sparse_kernels: SparseKernelsChoice = False,
     ) -> None:
         if torch.is_inference_mode_enabled():
-            raise RuntimeError("a pruner cannot be attached under torch.inference_mode(); attach it outside of it")
+            raise RuntimeError("a pruner cannot be attached under torch.inference_mode(): leave that mode first")
         if scope not in ("global", "layer"):
             raise ValueError(f"scope is {scope!r}; give 'global' or 'layer'")
         if not isinstance(schedule, Schedule):
@@ -224,7 +230,10 @@ class Pruner:
             is_known = all(pruning.nonzero is not None for pruning in self.schedule.plan(self.prunable))
             return units_of(self.weights, self.schedule.sparsity if is_known else None)
         if self.granularity.kind == "channel":
-            raise ValueError("granularity='channel' takes one sparsity: channels belong to several layers. See floor=")
+            raise ValueError(
+                "granularity='channel' takes one sparsity, because channels belong to several layers: limit layers "
+                "with floor="
+            )
         pools = by_pattern(self.sparsities, self.weights, "sparsity")
         shares = [(self.sparsities[pattern], own) for pattern, own in pools.items() if own]
         return PooledUnits(self.weights, shares, self.schedule, units_of)

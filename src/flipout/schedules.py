@@ -55,9 +55,9 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if not isinstance(self.sparsity, Real) or not 0 <= self.sparsity < 1:
-            raise ValueError(f"sparsity is {self.sparsity}; give a share of at least 0 and below 1 (0.99 for 99 %)")
+            raise ValueError(f"sparsity is {self.sparsity!r}; give a share of at least 0 and below 1 (0.99 for 99 %)")
         if not isinstance(self.steps, Integral) or self.steps < 1:
-            raise ValueError(f"steps is {self.steps}; give the number of optimizer steps of the whole training")
+            raise ValueError(f"steps is {self.steps!r}; give the number of optimizer steps of the whole training")
         if not isinstance(self.window, Sequence) or [isinstance(share, Real) for share in self.window] != [True, True]:
             raise TypeError(f"window is {self.window!r}; give start and end as shares of training, such as (0.05, 0.5)")
         start, end = self.window

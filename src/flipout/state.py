@@ -96,14 +96,16 @@ def check_state(pruner: Host, state: Mapping[str, Any], *, starts_dense: bool) -
     `starts_dense` is whether nothing is pruned before the first event.
     """
     if not isinstance(state, Mapping):
-        raise ValueError(f"this is not the state of a pruner, but a {type(state).__name__}")
+        raise ValueError(f"this is not what pruner.state_dict() returns, but a {type(state).__name__}")
     if missing := [key for key in KINDS if key not in state]:
-        raise ValueError(f"this is not the state of a pruner: it has no {', '.join(sorted(missing))}")
+        raise ValueError(f"this is not what pruner.state_dict() returns: it has no {', '.join(sorted(missing))}")
     for key, (kind, name) in KINDS.items():
         if not isinstance(state[key], kind) or (kind is int and isinstance(state[key], bool)):
             raise ValueError(f"`{key}` of the state is a {type(state[key]).__name__}; it must be {name}")
     if lines := difference(_read_settings(state["settings"]), describe(pruner.settings())):
-        raise ValueError("the state was saved with other settings than this pruner's:\n  " + "\n  ".join(lines))
+        raise ValueError(
+            "the state was saved with other settings. Create the pruner with the same ones:\n  " + "\n  ".join(lines)
+        )
     if state["step"] < 0:
         raise ValueError(f"`step` of the state is {state['step']}; it must be at least 0")
     if len(events := read_events(state["events"])) > len(pruner.plan()):
@@ -115,7 +117,7 @@ def check_state(pruner: Host, state: Mapping[str, Any], *, starts_dense: bool) -
     for weight in pruner.weights:
         for key, slot in state["form"][weight.name].items():
             if weight.view.key is None and slot.is_floating_point() and not slot.isfinite().all():
-                raise ValueError(f"form of {weight.name} of {key} in the state is not finite: the training diverged")
+                raise ValueError(f"the state has NaN or infinity in `{key}` of {weight.name}: the training diverged")
     if "own records" not in pruner.needs():
         _check_events(pruner, events, state["step"])
     _check_masks(pruner, state["masks"], events, starts_dense)
@@ -165,9 +167,8 @@ def _check_shards(pruner: Host, masks: Mapping[str, Tensor], events: Sequence[Ev
         if not events or kept == [events[-1].kept.get(weight.name) for weight in weights]:
             return
     raise ValueError(
-        "the masks of the state do not belong to the shards of the weights that the ranks hold here. Was it saved by "
-        "one rank alone, with torch.save()? Save and load sharded weights with torch.distributed.checkpoint, which "
-        "also works for other numbers of ranks"
+        "the masks of the state do not fit the shards of these ranks. Was it saved by one rank alone, with "
+        "torch.save()? Save and load sharded weights with torch.distributed.checkpoint, on any number of ranks"
     )
 
 
@@ -211,7 +212,7 @@ def read_events(text: str) -> list[Event]:
         shares = (event.sparsity, 0.0 if event.reached is None else event.reached)
         numbers = all(type(number) is int for number in whole) and all(isinstance(each, int | float) for each in shares)
         if not numbers or not isinstance(event.kept, dict):
-            raise ValueError(f"`events` of the state has an event that is not one: {event}")
+            raise ValueError(f"`events` of the state has an invalid event: {event}")
     return events
 
 

@@ -1,3 +1,3 @@
 """The version of this package: in every saved state, and in the run folders of the lab."""
 
-__version__ = "0.3.0.dev0"
+__version__ = "0.3.0"

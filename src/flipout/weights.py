@@ -308,7 +308,7 @@ def _check(trained: list[Candidate], optimizer: torch.optim.Optimizer | None) ->
     if frozen := [c.names[0] for c in trained if c.parameter.is_inference()]:
         raise ValueError(
             f"{', '.join(frozen)} was created under torch.inference_mode() and cannot be trained: create or load the "
-            "model outside of it"
+            "model without it"
         )
     if optimizer is not None:
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}

@@ -37,7 +37,7 @@ def evaluation_copy(model: nn.Module) -> nn.Module:
             "; if it was pruned with torch.nn.utils.prune, make the pruning permanent first with "
             "torch.nn.utils.prune.remove"
             if isinstance(error, RuntimeError)
-            else ": keep what cannot be copied outside of the network"
+            else ": store what cannot be copied elsewhere than in the network"
         )
         raise ValueError(f"{type(network).__name__} cannot be copied ({first_line(error)}){advice}") from error
 

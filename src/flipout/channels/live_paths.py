@@ -51,10 +51,12 @@ class EffectiveWeights:
 
     @property
     def nominal_sparsity(self) -> float:
+        """The share of weights that are zero."""
         return 1 - self.nonzero / self.prunable if self.prunable else 0.0
 
     @property
     def effective_sparsity(self) -> float:
+        """The share of weights that are zero or on no live path."""
         return 1 - self.effective / self.prunable if self.prunable else 0.0
 
 

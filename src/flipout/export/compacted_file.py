@@ -191,7 +191,7 @@ def _fill(model: nn.Module, tensors: Mapping[str, Tensor], same: Mapping[str, An
     state = {key.removeprefix(TENSOR): tensor for key, tensor in tensors.items() if key.startswith(TENSOR)}
     for name, other in same.items():
         if not isinstance(other, str) or other not in state or name in state:
-            raise CompactedFileError(f"it says that {name} is {other}, which it does not have")
+            raise CompactedFileError(f"it says that {name} is the same tensor as {other}, which it does not have")
     expected = {name: value for name, value in model.state_dict(keep_vars=True).items() if isinstance(value, Tensor)}
     for name in state.keys() - expected.keys():
         path, _, last = name.rpartition(".")

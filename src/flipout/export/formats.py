@@ -49,7 +49,7 @@ def to_onnx(
     Before the file is put in place, onnxruntime runs it on random inputs of two batch sizes. Zeros stay zeros.
 
     With `calibrate` the file has weights and activations of eight bits (QDQ, weights symmetric and per channel). It is
-    compared with the network on the calibration batches, and refused if its outputs are off by more than half.
+    compared with the network on the calibration batches, and not written if its outputs are off by more than half.
 
     Args:
         model: any network that `torch.export` supports, dense or compacted; it is not changed.

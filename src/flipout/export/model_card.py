@@ -196,6 +196,9 @@ def card(
     Latencies are measured interleaved, in one process, so that their ratios are valid on a busy machine. If onnxruntime
     is installed, it runs the dense and the compacted network too.
 
+        >>> measured = flipout.export.card(model, example_input, repetitions=1, onnx=False)
+        >>> text = measured.markdown()
+
     Args:
         model: the network; it is not changed, and is measured on the CPU.
         example_input: the inputs that the network is called with, of any batch size.

@@ -57,7 +57,7 @@ class LatentPruner(Pruner):
     ) -> None:
         if not 0 <= form.lambda_ < math.inf or not 0 < form.latent_lr < math.inf:
             raise ValueError(
-                f"lambda_ is {form.lambda_}, latent_lr is {form.latent_lr}; give a number of at least 0, and one above"
+                f"lambda_ is {form.lambda_}, latent_lr is {form.latent_lr}; give at least 0, and more than 0"
             )
         if not 0 <= fine_tune < 1:
             raise ValueError(f"fine_tune is {fine_tune}; give the share of training after the pruning, below 1")
@@ -65,7 +65,7 @@ class LatentPruner(Pruner):
             when = schedule_for(schedule, sparsity, steps, start, end)
         elif (start, end, schedule) != (None, None, None):
             raise ValueError(
-                "start=, end= and schedule= need sparsity=: without it there is one pruning, see fine_tune="
+                "start=, end= and schedule= need sparsity=. Without it there is one pruning, and fine_tune= says when"
             )
         elif options.get("scope") == "layer" or options.get("granularity", "weight") != "weight":
             raise ValueError("scope= and granularity= need sparsity=: without it each latent decides by itself")

@@ -253,7 +253,11 @@ PrunerClass = TypeVar("PrunerClass", bound=type[Pruner])
 def register(
     name: str, *, title: str, about: str, colour: str | None = None, needs: LoopNeeds | None = None
 ) -> Callable[[PrunerClass], PrunerClass]:
-    """Declare a class as a method.
+    """Declare a class as a method, by its name in `METHODS` and on the command line.
+
+        @flipout.register("largest-first", title="Largest first", about="the largest weights")
+        class LargestFirst(flipout.Gradual):
+            ranks_by = staticmethod(lambda weight: -weight.abs())
 
     Args:
         name: the name in `flipout methods`, recipes and grids.

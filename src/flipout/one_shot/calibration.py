@@ -180,8 +180,8 @@ class Walk:
         found = tuple(float(each.double().nan_to_num().sum()) for each in tensors)
         if self._prints.setdefault(number, found) != found:
             raise ValueError(
-                f"calibration batch {number} is another one when it is read again, as in a loader that shuffles with "
-                "a generator of its own or changes images at random: pass list(loader)"
+                f"calibration batch {number} changed when it was read again. Does the loader shuffle, or change "
+                "images at random? Pass list(loader)"
             )
 
     def _advance(self, level: int) -> None:

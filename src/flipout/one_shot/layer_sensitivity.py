@@ -101,8 +101,8 @@ def sensitivity(
 ) -> Sensitivity:
     """Prune one layer at a time, and measure how much the network changes. The model is left as it is.
 
-        found = flipout.sensitivity(model, batches)
-        flipout.prune(model, batches, sparsity=found.limits(0.01))
+        >>> found = flipout.sensitivity(model, loader, sparsities=(0.5, 0.9))
+        >>> report = flipout.prune(model, loader, sparsity=found.limits(0.01))
 
     Batch norms use the statistics of each batch, because `flipout.prune` estimates them again.
 
@@ -113,11 +113,12 @@ def sensitivity(
             that of the outputs.
         sparsities: the sparsities to try, in rising order.
         method: how a layer is pruned; see `flipout.prune`.
-        granularity: what is pruned as one unit; not "channel", which belongs to several layers.
+        granularity: what is pruned as one unit: "weight", "kernel" or a block. A channel belongs to several layers,
+            and a pattern has one sparsity.
         include: which weights to prune in place of the usual ones; see `flipout.prune`.
         exclude: which weights to leave out.
         block: the most inputs that one Hessian spans.
-        damping: of the Hessian.
+        damping: the share of the mean of the Hessian's diagonal that is added to it.
         progress: called before each layer with the number of layers done, that of all, and the name of the layer.
     """
     tried = tuple(sparsities)
@@ -125,7 +126,9 @@ def sensitivity(
         raise ValueError(f"sparsities is {sparsities}; give shares between 0 and 1, in rising order")
     network, unit = unwrapped(model), as_granularity(granularity)
     if unit.kind in ("channel", "pattern"):
-        raise ValueError(f"granularity={str(unit)!r} does not allow several sparsities of one layer; use blocks")
+        raise ValueError(
+            f"granularity={str(unit)!r} cannot prune one layer to any sparsity; give 'weight', 'kernel' or a block"
+        )
     weights = find_weights(model, None, include, exclude)
     scoring = None if method == "obs" else Scoring(method, loss_fn, 0)
     read = Batches(batches, model)

@@ -47,6 +47,8 @@ def recalibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
     the batch, and all other modules are in evaluation mode. Modes are restored; a network without batch norm is left
     alone. If anything fails, nothing is changed.
 
+        >>> model = flipout.recalibrate(model, loader)
+
     Args:
         model: the network.
         batches: its inputs, with or without targets: tensors, tuples or dictionaries. Take several hundred examples in

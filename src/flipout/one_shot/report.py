@@ -32,6 +32,7 @@ class PrunedLayer:
 
     @property
     def sparsity(self) -> float:
+        """The share of its weights that are pruned."""
         return 1 - self.kept / self.weights if self.weights else 0.0
 
 
@@ -55,14 +56,17 @@ class PruneReport:
 
     @property
     def prunable(self) -> int:
+        """The number of weights, pruned ones included."""
         return sum(layer.weights for layer in self.layers)
 
     @property
     def nonzero(self) -> int:
+        """The number of weights that are left."""
         return sum(layer.kept for layer in self.layers)
 
     @property
     def sparsity(self) -> float:
+        """The share of weights that are pruned."""
         return 1 - self.nonzero / self.prunable if self.prunable else 0.0
 
     def __str__(self) -> str:

@@ -50,7 +50,7 @@ def refuse_second(weights: Sequence[Weight]) -> None:
     for other in attached():
         if shared := [weight.name for weight in other.weights if id(weight.parameter) in mine]:
             raise ValueError(
-                f"{', '.join(shared)} is already pruned by {other!r}: call remove() on it first, or give each "
+                f"another pruner is attached to {', '.join(shared)}: {other!r}. Call its remove() first, or give each "
                 "pruner its own weights with include= and exclude="
             )
 

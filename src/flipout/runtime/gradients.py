@@ -29,10 +29,10 @@ FAINT, LIMIT = 2.0**-90, 2.0**-66
 gradient of 2^24. (The smallest float32 with all of its bits is 2^-126, a faint gradient of 1.5e-11.)"""
 
 LOST = (
-    "pruned weights learn from their gradients, which .grad holds times 2^-90 until the step, and nothing of that has "
-    "arrived: it is 0 or overwritten. Something between backward() and step() has no room for small numbers, such as a "
-    "communication hook of DistributedDataParallel that compresses gradients. Use one that keeps the range of float32, "
-    "such as bf16_compress_hook, or prune permanently with second_chances=None"
+    "the gradients of pruned weights, which something learns from, did not reach the step: they are 0 "
+    "or overwritten. They are small numbers until the step (times 2^-90), and something between backward() and step() "
+    "has lost them, such as a communication hook of DistributedDataParallel that compresses gradients. Use one that "
+    "keeps the range of float32, such as bf16_compress_hook, or prune permanently with second_chances=None"
 )
 
 Held = tuple[weakref.ref[Tensor], Tensor]

@@ -38,8 +38,8 @@ def units_for(granularity: Granularity, weights: Sequence[Weight], sparsity: flo
         return Units()
     if sharded := [weight.name for weight in weights if weight.view.key is not None]:
         raise ValueError(
-            f"granularity={str(granularity)!r} does not support sharded weights (DTensor), such as {sharded[0]}: use "
-            "granularity='weight', or train with DistributedDataParallel"
+            f"granularity={str(granularity)!r} is incompatible with sharded weights (DTensor), such as {sharded[0]}: "
+            "use granularity='weight', or train with DistributedDataParallel"
         )
     if granularity.kind == "pattern":
         return PatternUnits(weights, granularity, sparsity)

@@ -111,7 +111,7 @@ class DeadFirst(DeadWeights):
         """Warn that dead weights are not found, once."""
         self._warned = True
         warn(
-            f"dead_first has no effect: {reason.rstrip('.')}. Pass dead_first=False if that is as it should be",
+            f"dead_first has no effect: {reason.rstrip('.')}. Pass dead_first=False to silence this warning",
             DeadFirstWarning,
         )
 

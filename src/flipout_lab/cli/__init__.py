@@ -17,6 +17,26 @@ except ModuleNotFoundError as error:
 
 __all__ = ["app", "console", "errors", "main", "one_shot_commands", "process", "run_commands", "sweep_commands"]
 
+PANELS = {
+    "Start here": ("demo", "train", "prune", "methods", "models", "data"),
+    "One network": ("plan", "show", "evaluate", "sensitivity", "card", "export"),
+    "Many runs": ("sweep", "report", "reproduce", "claims", "cited"),
+}
+"""The commands in the order of the help, by panel."""
+
+
+def _arrange() -> None:
+    """Put the commands into the order of the help."""
+    commands = {each.name or str(getattr(each.callback, "__name__", "")): each for each in app.registered_commands}
+    for panel, names in PANELS.items():
+        for name in names:
+            commands[name].rich_help_panel = panel
+    app.registered_commands[:] = [commands.pop(name) for names in PANELS.values() for name in names]
+    assert not commands, f"{list(commands)} is in no panel"
+
+
+_arrange()
+
 FIXABLE = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space and run the same command again"),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "check the permissions, or choose another folder"),

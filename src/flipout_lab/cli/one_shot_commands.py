@@ -26,6 +26,7 @@ DataSet = Annotated[str | None, typer.Option(help="data of a safetensors file", 
 Width = Annotated[float | None, typer.Option(help="factor for the number of channels of a safetensors file")]
 Method = Annotated[str, typer.Option(help="obs, wanda, magnitude or fisher", metavar="NAME")]
 Granularity = Annotated[str, typer.Option(help="weight, kernel, channel, a block such as 4x1, or 2:4", metavar="UNIT")]
+Units = Annotated[str, typer.Option(help="weight, kernel, or a block such as 4x1", metavar="UNIT")]
 Examples = Annotated[int, typer.Option(help="number of training images to calibrate with", min=1)]
 Exclude = Annotated[list[str] | None, typer.Option(help="weights to leave out, by name pattern; may be repeated")]
 
@@ -86,7 +87,7 @@ def sensitivity(
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="draw it into a file", metavar="FILE")] = None,
     method: Method = "obs",
-    granularity: Granularity = "weight",
+    granularity: Units = "weight",
     examples: Examples = 500,
     exclude: Exclude = None,
     model: Model = None,

@@ -83,6 +83,7 @@ def _next_steps(run: str) -> dict[str, str]:
         f"show {run}": "One of the runs: its settings, epochs and layers.",
         f"card {run}": "Its bytes and milliseconds: dense, compacted and accelerated.",
         f"export {run} --to onnx --out net": "Its network as an ONNX file.",
+        "train --granularity channel --target macs --sparsity 0.5": "Whole channels: half of the multiply-adds.",
         "train --data mnist --model lenet-300-100 --sparsity 0.98 --epochs 10": "Another network, on MNIST.",
         "methods": "All methods, with their options.",
     }

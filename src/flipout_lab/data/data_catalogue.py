@@ -27,6 +27,7 @@ class Data:
 
     @property
     def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of an image."""
         _, channels, height, width = self.train_images.shape
         return channels, height, width
 

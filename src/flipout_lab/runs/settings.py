@@ -266,6 +266,10 @@ def make_settings(recipe: str = "default", **overrides: Any) -> Settings:
     """Return the settings of a recipe with some of them overridden; an invalid value is an error that names it.
 
     Options of the recipe that a method of the overrides does not take are left out.
+
+        >>> settings = flipout_lab.make_settings("paper", model="lenet-300-100", sparsity=0.99)
+        >>> settings.epochs, settings.method
+        (350, 'flipout-paper')
     """
     values, method = chosen_recipe(recipe, overrides.get("method"))
     if overrides.get("method") is not None:
