@@ -254,6 +254,31 @@ def test_frozen_parameters_of_a_stream_keep_it_whole() -> None:
     assert export.compact(model, WORDS).words.weight.shape == (9, WIDTH)
 
 
+def test_a_resumed_training_is_the_same() -> None:
+    models, optimizers, pruners = [], [], []
+    for _ in range(2):
+        torch.manual_seed(0)
+        models.append(Transformer())
+        optimizers.append(torch.optim.AdamW(models[-1].parameters(), lr=1e-2))
+        options = {"sparsity": 0.5, "steps": 12, "granularity": "channel", "target": "macs", "residual": True}
+        pruners.append(flipout.FlipOut(models[-1], optimizers[-1], **options))
+
+    def steps(which: int, number: int) -> None:
+        for _ in range(number):
+            optimizers[which].zero_grad()
+            nn.functional.cross_entropy(models[which](WORDS), torch.tensor([1, 4, 7])).backward()
+            optimizers[which].step()
+
+    steps(0, 6)
+    states = [copy.deepcopy(each[0].state_dict()) for each in (models, optimizers, pruners)]
+    steps(0, 6)
+    for each, state in zip((models, optimizers, pruners), states, strict=True):
+        each[1].load_state_dict(state)
+    steps(1, 6)
+    for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
 def test_copies_get_the_zeros_too() -> None:
     torch.manual_seed(0)
     model = Transformer()

@@ -197,13 +197,16 @@ def heard_by_norms(model: nn.Module, graph: ChannelGraph, args: Sequence[Any], k
 def _listening(model: nn.Module, graph: ChannelGraph, heard: Tensor) -> Iterator[None]:
     """Flag the sets that are not zero when norms get them."""
 
-    def listen(dim: int, sets: Tensor) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        def hook(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            heard[sets[_nonzero(inputs[0], dim)]] = True
+    def listen(dim: int, sets: Tensor) -> Callable[..., None]:
+        def hook(norm: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            heard[sets[_nonzero(tensors_of((args, kwargs))[0], dim)]] = True
 
         return hook
 
-    hooks = [model.get_submodule(path).register_forward_pre_hook(listen(*place)) for path, place in graph.norms.items()]
+    hooks = [
+        model.get_submodule(path).register_forward_pre_hook(listen(*place), with_kwargs=True)
+        for path, place in graph.norms.items()
+    ]
     try:
         yield
     finally:
