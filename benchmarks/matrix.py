@@ -4,7 +4,8 @@ Each network is trained for a few steps with FlipOut, granularity="channel", tar
 of its multiply-adds with weights. The columns: whether single weights are pruned to exactly a half; what is left of the
 parameters and of the multiply-adds after compaction; whether the outputs are equal, and the class is that of the
 network; whether the network can be shrunk in training; whether it computes the same after it was saved and read into a
-new model. If torch-pruning is installed, or is in the folder that `--torch-pruning` names, it is tried on the same
+new model, and as an ONNX file. A network that cannot lose half of its multiply-adds is tried again with residual=True.
+If torch-pruning is installed, or is in the folder that `--torch-pruning` names, it is tried on the same
 networks; see `benchmarks/torch_pruning.py`.
 """
 
@@ -32,6 +33,7 @@ from flipout.channels.comparison import describe_difference, output_leaves
 from flipout.channels.copies import first_line
 from flipout.channels.graph import ChannelGraph
 from flipout.channels.record import without_cache
+from flipout.channels.trial import ByPosition
 
 STEPS = 8
 PAGE = Path(__file__).parent.parent / "docs" / "architectures.md"
@@ -83,11 +85,15 @@ def examine(name: str, sparsity: float, target: str) -> Row:
     start = time.perf_counter()
     whole = ChannelGraph.of(model, (), inputs).multiply_adds()
     row["seconds"] = round(time.perf_counter() - start, 1)
-    options: dict[str, Any] = {"granularity": "channel", "target": target}
     try:
-        pruner = train(model, inputs, sparsity=sparsity, **options)
-    except ValueError as error:
-        return row | {"problem": _reason(error)}
+        pruner = train(model, inputs, sparsity=sparsity, granularity="channel", target=target)
+    except ValueError:
+        row["residual"] = True
+        model, inputs = made(name)
+        try:
+            pruner = train(model, inputs, sparsity=sparsity, granularity="channel", target=target, residual=True)
+        except ValueError as error:
+            return row | {"problem": _reason(error)}
     row["sparsity"] = round(pruner.sparsity, 3)
     row["shrink"] = shrinks(pruner, inputs)
     pruner.remove()
@@ -97,6 +103,7 @@ def examine(name: str, sparsity: float, target: str) -> Row:
     row["equal"] = difference(model, small, inputs) is None
     row["class"] = type(small) is type(model)
     row["reload"] = reloads(name, small, inputs)
+    row["onnx"] = exports(small, inputs)
     return row
 
 
@@ -139,6 +146,24 @@ def reloads(name: str, small: nn.Module, inputs: dict[str, Tensor]) -> bool:
         return False
 
 
+class Flat(ByPosition):
+    """Returns the tensors of a network's output, whatever they are nested in."""
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(leaf for leaf in output_leaves(super().forward(*tensors)) if isinstance(leaf, Tensor))
+
+
+def exports(small: nn.Module, inputs: dict[str, Tensor]) -> bool:
+    """Whether the network is written as ONNX, with the same outputs in onnxruntime."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            export.to_onnx(Flat(small, (), inputs), Path(folder) / "small.onnx", tuple(inputs.values()))
+    except Exception as error:
+        print(f"no ONNX: {first_line(error)[:300]}", flush=True)
+        return False
+    return True
+
+
 def _reason(error: ValueError) -> str:
     fewest = re.search(r"fewer than ([\d,]+) .*? but ([\d,]+)", str(error))
     if fewest is None:
@@ -159,6 +184,7 @@ COLUMNS = {
     "class": "own class",
     "shrink": "shrinks",
     "reload": "reloads",
+    "onnx": "ONNX",
 }
 
 
@@ -173,7 +199,8 @@ def as_table(rows: list[Row]) -> str:
         cells = [_cell(row.get(key, "")) for key in columns]
         if "problem" in row:
             cells[1] = row["problem"]
-        lines.append(f"| {row['name']} | {' | '.join(cells)} |")
+        name = f"{row['name']}, `residual=True`" if row.get("residual") else row["name"]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     good = [row for row in rows if "problem" not in row and row["equal"] and 0.45 <= row["multiply_adds"] <= 0.55]
     lines += ["", f"{len(good)} of {len(rows)} have 45 to 55 % of their multiply-adds left, with equal outputs."]
     return "\n".join(lines)

@@ -93,6 +93,9 @@ class Pruner:
         target: what the sparsity is a share of, with `granularity="channel"`: "weights", "macs" (the multiply-adds
             with weights), "parameters" (of the whole model), or "latency" (measured before the first step).
         round_to: with `granularity="channel"`, the number of channels that a layer keeps is a multiple of this.
+        residual: with `granularity="channel"`, whether channels that norms mix are pruned too, such as those of the
+            residual stream of a transformer. All that belongs to such a channel becomes zero, also biases and
+            embeddings.
         dead_first: prune weights that lie on no live path from the input to the output before all others. It does not
             apply to a pruning at step 0, before the model was called.
         include: which weights to prune instead of the usual ones; see `find_weights`.
@@ -138,6 +141,7 @@ class Pruner:
         reduce: Reduction = "mean",
         target: Target = "weights",
         round_to: int = 1,
+        residual: bool = False,
         dead_first: bool = False,
         include: Patterns | None = None,
         exclude: Patterns | None = None,
@@ -169,7 +173,7 @@ class Pruner:
             self.weights = [weight for weight in self.weights if weight in pruned]
         attachments.refuse_second(self.weights)
 
-        self.granularity = as_granularity(granularity, reduce, target, round_to)
+        self.granularity = as_granularity(granularity, reduce, target, round_to, residual)
         self.floor, self.floors = floor, read_floors(floor, self.weights)
         self.dead: DeadWeights = DeadFirst() if dead_first else DeadWeights()
         chances = as_second_chances(second_chances)
@@ -292,6 +296,7 @@ class Pruner:
             guard.after_step(self)
         self.stepped()
         self._prune_due()
+        self.units.hold_zeros(self.model)
         self.shrinker.after_step()
         self.sparse_kernels.update()
 
@@ -603,6 +608,7 @@ class Pruner:
                 raise ValueError(f"this model has no parameter {name} of that shape; pass a copy of the pruned model")
         for name, mask in self.masks.items():
             zero_where_pruned(tensors[name], mask)
+        self.units.hold_zeros(model)
 
     def __repr__(self) -> str:
         return (

@@ -20,15 +20,15 @@ def check(model: nn.Module, shape: tuple[int, ...], seed: int) -> None:
     """Let nothing read half of the channels that can go by themselves, and remove them."""
     model = model.double().eval()
     example = torch.randn(2, *shape, dtype=torch.float64)
-    graph = ChannelGraph.of(model, (example,))
+    graph = ChannelGraph.of(model, (example,), residual=True)
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.rand(graph.size, generator=generator) < 0.5
     chosen[0] = False
-    for name, flags in graph.read.items():
-        for dim, sets in enumerate(graph.tensors[name]):
-            gone = (flags[sets] & chosen[sets]).nonzero().flatten()
-            model.get_parameter(name).index_fill_(dim, gone, 0)
-    removed = unread(model, graph)
+    for name, parameter in model.named_parameters():
+        zeroed = chosen & (graph.normed | graph.read.get(name, graph.normed))
+        for dim, sets in enumerate(graph.tensors.get(name, ())):
+            parameter.index_fill_(dim, zeroed[sets].nonzero().flatten(), 0)
+    removed = unread(model, graph, (example,), {})
     trial = Trial(model, graph, (example,))
     assert trial.works(removed), trial.problems
     smaller = trial.smaller(removed)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .labels import FIXED, distinct
+from .norm_calls import norm_calls
 from .propagation import Propagation
 from .record import Recording, record
 from .rules.table import rule_of
@@ -32,6 +33,8 @@ class ChannelGraph:
         reasons: for each tensor, why indices of each dimension are fixed; empty if none is.
         propagation: the labels of all tensors.
         sets: the set of each label.
+        norms: for each norm that can lose channels, the dimension of its channels, counted from the last one, and their
+            sets. These can be removed only if they are zero.
     """
 
     size: int
@@ -42,16 +45,26 @@ class ChannelGraph:
     reasons: Mapping[str, tuple[str, ...]]
     propagation: Propagation
     sets: Tensor
+    norms: Mapping[str, tuple[int, Tensor]]
 
     @classmethod
-    def of(cls, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> ChannelGraph:
-        """Record a call of a network and follow its channels. The network is not changed."""
-        return cls.from_recording(record(model, args, kwargs))
+    def of(
+        cls, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, *, residual: bool = False
+    ) -> ChannelGraph:
+        """Record a call of a network and follow its channels. The network is not changed.
+
+        Args:
+            model: the network.
+            args: the positional arguments of the call.
+            kwargs: its keyword arguments.
+            residual: whether channels may pass through norms that mix them, such as those of a residual stream.
+        """
+        return cls.from_recording(record(model, args, kwargs), residual=residual)
 
     @classmethod
-    def from_recording(cls, recording: Recording) -> ChannelGraph:
+    def from_recording(cls, recording: Recording, *, residual: bool = False) -> ChannelGraph:
         found = Propagation()
-        found.run(recording, rule_of)
+        found.run(recording, rule_of, norm_calls(recording) if residual else ())
         sets, why = found.labels.settled()
         read, along = dict[str, Tensor](), dict[str, set[int]]()
         for reading in found.readings:
@@ -65,7 +78,21 @@ class ChannelGraph:
             for name, dims in found.tensors.items()
         }
         tensors = {name: tuple(sets[dim] for dim in dims) for name, dims in found.tensors.items()}
-        return cls(len(sets), tensors, read, along, found.places, reasons, found, sets)
+        norms = {path: (dim, sets[labels]) for path, (dim, labels) in found.norms.items() if bool(sets[labels].any())}
+        return cls(len(sets), tensors, read, along, found.places, reasons, found, sets, norms)
+
+    @property
+    def normed(self) -> Tensor:
+        """The sets that norms read, and that can be removed only if they are zero: a flag for each."""
+        flags = torch.zeros(self.size, dtype=torch.bool)
+        for _, sets in self.norms.values():
+            flags[sets] = True
+        flags[FIXED] = False
+        return flags
+
+    def narrowed(self, kept: Tensor) -> dict[str, int]:
+        """The norms that lose channels, with the dimension of the channels."""
+        return {path: dim for path, (dim, sets) in self.norms.items() if not bool(kept[sets].all())}
 
     @torch.no_grad()
     def kept(self, nonzero: Mapping[str, Tensor], stays: Tensor | None = None) -> Tensor:

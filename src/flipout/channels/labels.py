@@ -98,6 +98,20 @@ class Labels:
         """Let nothing with these labels be removed."""
         self._fixed.append((labels.flatten(), reason))
 
+    def snapshot(self) -> tuple[Tensor, int]:
+        """What is tied and fixed so far, for `restore`."""
+        return self._parents.clone(), len(self._fixed)
+
+    def restore(self, snapshot: tuple[Tensor, int]) -> None:
+        """Forget what was tied and fixed after a snapshot, and labels that are new."""
+        self._parents, number = snapshot
+        del self._fixed[number:]
+
+    def fixed_since(self, snapshot: tuple[Tensor, int], labels: Tensor) -> bool:
+        """Whether some of these labels were fixed after a snapshot."""
+        fixed = [self.roots(each) for each, _ in self._fixed[snapshot[1] :]]
+        return bool(fixed) and bool(torch.isin(self.roots(labels), torch.cat(fixed)).any())
+
     def settled(self) -> tuple[Tensor, dict[int, str]]:
         """For each label its set, which is `FIXED` for those that are fixed; and why sets are fixed."""
         roots = self.roots(torch.arange(len(self)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx
 
 from .labels import FIXED, Factors, Labels, Value, dims_of, distinct
+from .norm_calls import NormCall
 from .record import Recording, line_of, module_of
 
 Result = Any
@@ -47,6 +48,8 @@ class Propagation:
         places: for each weight, how often each of its elements is multiplied for the example.
         joint: factors that depend on several dimensions.
         values: the result of each operation.
+        norms: for each norm that can lose channels which are zero, the dimension of its channels, counted from the last
+            one, and their labels.
     """
 
     labels: Labels = field(default_factory=Labels)
@@ -55,9 +58,12 @@ class Propagation:
     places: dict[str, int] = field(default_factory=dict)
     joint: list[Tensor] = field(default_factory=list)
     values: dict[fx.Node, Result] = field(default_factory=dict)
+    norms: dict[str, tuple[int, Tensor]] = field(default_factory=dict)
+    _calls: Sequence[NormCall] = ()
 
-    def run(self, recording: Recording, rules: Callable[[fx.Node], Rule]) -> None:
-        """Apply the rule of every operation, in their order."""
+    def run(self, recording: Recording, rules: Callable[[fx.Node], Rule], norms: Sequence[NormCall] = ()) -> None:
+        """Apply the rule of every operation, in their order. Let channels pass through some norms."""
+        self._calls = norms
         inputs = [self._input(node, recording.tensors) for node in recording.graph.find_nodes(op="placeholder")]
         for value in tensors_in(self.run_graph(recording.module, inputs, rules)):
             for factor in value.factors:
@@ -66,7 +72,8 @@ class Propagation:
 
     def run_graph(self, module: fx.GraphModule, inputs: list[Result], rules: Callable[[fx.Node], Rule]) -> Result:
         """Go through a graph, which may be part of another one; return its results."""
-        rest = iter(inputs)
+        rest, before = iter(inputs), self._snapshot()
+        first, last = ({call.nodes[end]: call for call in self._calls} for end in (0, -1))
         for node in module.graph.nodes:
             if node.op == "placeholder":
                 self.values[node] = next(rest)
@@ -81,10 +88,37 @@ class Propagation:
                 source = self.values[node.args[0]]
                 self.values[node] = source[node.args[1]] if isinstance(source, list | tuple) else source
             else:
+                before = self._snapshot() if node in first else before
                 call = Call.of(self, node, rules)
                 self.values[node] = result = rules(node)(call)
                 self._note_joint(result)
+                if node in last:
+                    self._pass_through(last[node], before)
         return None
+
+    def _snapshot(self) -> tuple[tuple[Tensor, int], int]:
+        return self.labels.snapshot(), len(self.joint)
+
+    def _pass_through(self, norm: NormCall, before: tuple[tuple[Tensor, int], int]) -> None:
+        """If the operations of a norm have fixed its channels, tie them to those of its tensors and result instead."""
+        source, own = self.values[norm.source], [self.values[node] for node in norm.tensors]
+        single = all(len(each.factors) == 1 and len(dims_of(each.factors[0])) == 1 for each in (source, *own))
+        if not single or not self.labels.fixed_since(before[0], source.factors[0]):
+            return
+        labels, (dim,) = source.factors[0].flatten(), dims_of(source.factors[0])
+        place = dim - len(source.shape)
+        fits = all(each.factors[0].numel() == len(labels) for each in own)
+        if not fits or (norm.path in self.norms and self.norms[norm.path][0] != place):
+            return
+        self.labels.restore(before[0])
+        del self.joint[before[1] :]
+        for each in own:
+            self.labels.tie(each.factors[0].flatten(), labels)
+        for node in norm.nodes:
+            meta = node.meta.get("val")
+            self.values[node] = Value(tuple(map(int, meta.shape))) if isinstance(meta, Tensor) else None
+        self.values[norm.result] = Value(source.shape, source.factors)
+        self.norms[norm.path] = place, labels
 
     def _input(self, node: fx.Node, names: Mapping[fx.Node, str]) -> Result:
         meta = node.meta.get("val")

@@ -15,6 +15,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from ..modules import is_transposed
 from .graph import ChannelGraph, Indices
 from .labels import Labels, Value, dims_of, distinct
+from .narrow_norms import narrowed, tensor_shapes
 from .propagation import tensors_in
 from .record import module_of
 
@@ -53,15 +54,22 @@ GUESSES: tuple[Guess, ...] = (nothing, counts, sure_sizes, every_size)
 
 
 @torch.no_grad()
-def resize(model: nn.Module, remainder: Mapping[str, Indices], attributes: Attributes = MappingProxyType({})) -> None:
+def resize(
+    model: nn.Module,
+    remainder: Mapping[str, Indices],
+    attributes: Attributes = MappingProxyType({}),
+    norms: Mapping[str, int] = MappingProxyType({}),
+) -> None:
     """Keep some indices of the tensors of a network, and note on it which: `kept_indices` and `kept_attributes`.
 
     Args:
-        model: the network, which is changed. Its modules and tensors stay the same objects.
+        model: the network, which is changed. Its tensors stay the same objects, and so do its modules except norms.
         remainder: what is left of each parameter and buffer that loses something.
         attributes: what changes of the attributes that modules have beside their tensors.
+        norms: the norms that lose channels, with the dimension of the channels; noted as `kept_norms`.
     """
-    fitted = {path: outputs_of_group(model.get_submodule(path)) for path in owners(remainder)}
+    shapes = {path: tensor_shapes(model.get_submodule(path)) for path in norms}
+    fitted = {path: outputs_of_group(model.get_submodule(path)) for path in owners(remainder) if path not in norms}
     for path, changed in attributes.items():
         for name, value in changed.items():
             setattr(model.get_submodule(path), name, value)
@@ -76,10 +84,20 @@ def resize(model: nn.Module, remainder: Mapping[str, Indices], attributes: Attri
         tensor.data = values.contiguous()  # the same object: it may belong to several modules
     for path, outputs in fitted.items():
         fit(model.get_submodule(path), outputs)
-    _note(model, remainder, attributes)
+    for path, dim in norms.items():
+        norm = model.get_submodule(path)
+        replace_module(model, norm, narrowed(norm, dim, shapes[path]))
+    _note(model, remainder, attributes, norms)
 
 
-def _note(model: Any, remainder: Mapping[str, Indices], attributes: Attributes) -> None:
+def replace_module(model: nn.Module, module: nn.Module, other: nn.Module) -> None:
+    """Put another module in the place of one, under all of its names."""
+    for name, each in list(model.named_modules(remove_duplicate=False)):
+        if each is module and other is not module:
+            model.set_submodule(name, other)
+
+
+def _note(model: Any, remainder: Mapping[str, Indices], attributes: Attributes, norms: Mapping[str, int]) -> None:
     """Note what is left of the network that it was at first, in plain data: a model may have been resized before."""
     indices = dict(getattr(model, "kept_indices", {}))
     for name, dims in remainder.items():
@@ -92,6 +110,7 @@ def _note(model: Any, remainder: Mapping[str, Indices], attributes: Attributes) 
     for path, values in attributes.items():
         noted.setdefault(path, {}).update(values)
     model.kept_indices, model.kept_attributes = indices, noted
+    model.kept_norms = {**getattr(model, "kept_norms", {}), **norms}
 
 
 def restated_in(model: nn.Module, sizes: Sizes, follows: Guess) -> Attributes:

@@ -18,7 +18,7 @@ from .constants import ConstantFlow
 from .copies import has_hooks, independent_copy
 from .graph import Indices
 from .record import Recording, record
-from .resize import resize
+from .resize import replace_module, resize
 from .rules import contractions, norms
 from .rules.table import rule_of
 
@@ -100,9 +100,7 @@ def _scatter(model: nn.Module, nodes: list[fx.Node], recording: Recording, const
     dim = -1 if isinstance(modules[0], nn.Linear) else 1 - kernel
     last = modules[-1]
     scattered = nn.Sequential(last, ScatterChannels(dim, constants.to(next(modules[0].parameters()))))
-    for name, module in list(model.named_modules(remove_duplicate=False)):
-        if module is last:
-            model.set_submodule(name, scattered)
+    replace_module(model, last, scattered)
     return True
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,8 @@ from .copies import UnsupportedNetworkError, first_line, independent_copy
 from .graph import ChannelGraph
 from .record import without_cache
 from .resize import GUESSES, Guess, changed_sizes, families, resize, restated_in
+
+HEARD = "a norm reads channels that cannot be made zero"
 
 
 class Trial:
@@ -40,9 +43,10 @@ class Trial:
     def smaller(self, removed: Tensor) -> nn.Module | None:
         """A copy of the network without some sets; None if it computes something else. `problems` has the reason."""
         remainder, sizes = self.graph.remainder(~removed), changed_sizes(self.graph, ~removed)
+        norms = self.graph.narrowed(~removed)
         for follows in GUESSES if sizes else GUESSES[:1]:
             copy = independent_copy(self.model)
-            resize(copy, remainder, restated_in(copy, sizes, follows))
+            resize(copy, remainder, restated_in(copy, sizes, follows), norms)
             try:
                 self._comparison.verify(copy)
             except UnsupportedNetworkError as error:
@@ -148,25 +152,68 @@ def removable(model: nn.Module, graph: ChannelGraph, args: Sequence[Any], kwargs
             tried[sets[:1]] = False  # a tensor cannot be without channels
     copy = independent_copy(model).eval()
     parameters = dict(copy.named_parameters())
-    for name, flags in graph.read.items():
-        for dim, sets in enumerate(graph.tensors[name]):
-            gone = (flags[sets] & tried[sets]).nonzero().flatten()
-            parameters[name].data.index_fill_(dim, gone.to(parameters[name].device), 0)
+    normed = graph.normed
+    for name, parameter in parameters.items():
+        zeroed = tried & (graph.read[name] | normed if name in graph.read else normed)
+        for dim, sets in enumerate(graph.tensors.get(name, ())):
+            parameter.data.index_fill_(dim, zeroed[sets].nonzero().flatten().to(parameter.device), 0)
     trial = Trial(copy, graph, args, kwargs)
-    worked = trial.largest(tried)
+    worked = trial.largest(tried & ~heard_by_norms(copy, graph, args, kwargs))
     whole = torch.zeros_like(chosen)
     for family in groups:
         if bool((worked & family).any()) or not bool((tried & family).any()):
             whole |= family
-    return Removable(whole, trial.follows, "" if torch.equal(worked, tried) else trial.problems[0])
+    return Removable(whole, trial.follows, "" if torch.equal(worked, tried) else (*trial.problems, HEARD)[0])
 
 
-def unread(model: nn.Module, graph: ChannelGraph) -> Tensor:
-    """The sets that no weight of a network reads: a flag for each."""
+def unread(model: nn.Module, graph: ChannelGraph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
+    """The sets that no weight of a network reads, and that are zero where norms read them: a flag for each."""
     parameters = dict(model.named_parameters())
-    kept = graph.kept({name: parameters[name] != 0 for name in graph.read if name in parameters})
+    nonzero = {name: parameters[name] != 0 for name in graph.read if name in parameters}
+    kept = graph.kept(nonzero, heard_by_norms(model, graph, args, kwargs))
     found = torch.zeros_like(kept)
     for dims in graph.tensors.values():
         for dim in dims:
             found[dim] = ~kept[dim]
     return found
+
+
+@torch.no_grad()
+def heard_by_norms(model: nn.Module, graph: ChannelGraph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
+    """The sets that norms read and that are not zero, in the parameters or in what a norm gets: a flag for each."""
+    normed = graph.normed
+    heard = ~normed
+    for name, parameter in model.named_parameters():
+        for dim, sets in enumerate(graph.tensors.get(name, ())):
+            if not bool(heard[sets].all()):
+                heard[sets[_nonzero(parameter, dim)]] = True
+    if not bool(heard.all()):  # zeros may become something else on the way to a norm, such as in a sigmoid
+        with without_cache(model), _listening(model, graph, heard):
+            model(*args, **kwargs)
+    return heard & normed
+
+
+@contextlib.contextmanager
+def _listening(model: nn.Module, graph: ChannelGraph, heard: Tensor) -> Iterator[None]:
+    """Flag the sets that are not zero when norms get them."""
+
+    def listen(dim: int, sets: Tensor) -> Callable[..., None]:
+        def hook(norm: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            heard[sets[_nonzero(tensors_of((args, kwargs))[0], dim)]] = True
+
+        return hook
+
+    hooks = [
+        model.get_submodule(path).register_forward_pre_hook(listen(*place), with_kwargs=True)
+        for path, place in graph.norms.items()
+    ]
+    try:
+        yield
+    finally:
+        for each in hooks:
+            each.remove()
+
+
+def _nonzero(tensor: Tensor, dim: int) -> Tensor:
+    """Which indices of a dimension have something other than zeros."""
+    return tensor.detach().movedim(dim, 0).reshape(tensor.shape[dim], -1).any(1).cpu()

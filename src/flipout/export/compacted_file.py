@@ -1,8 +1,8 @@
 """Files of compacted networks: smaller tensors, and which channels of the original they are. No pickle.
 
 A file is a safetensors file. `t:NAME` is a tensor of the network, and `i:DIM:NAME` are the indices that are left of one
-of its dimensions. The metadata has the attributes of modules that changed, and tensors that are the same under two
-names. Everything in a file is checked before it is used.
+of its dimensions. The metadata has the attributes of modules that changed, norms that lost channels, and tensors that
+are the same under two names. Everything in a file is checked before it is used.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ def save_compacted(model: nn.Module, path: Path | str) -> None:
         "version": VERSION,
         "class": type(network).__qualname__,
         "attributes": json.dumps(attributes),
+        "norms": json.dumps(getattr(network, "kept_norms", {})),
         "same": json.dumps(same),
     }
     with replacing(Path(path)) as temporary:
@@ -102,7 +103,8 @@ def load_compacted(path: Path | str, build: Callable[[], nn.Module]) -> nn.Modul
         stated = metadata.get("class")
         try:
             remainder = _indices(model, tensors)
-            resize(model, remainder, _checked_attributes(model, attributes))
+            norms = _checked_norms(model, _mapping(metadata, "norms"))
+            resize(model, remainder, _checked_attributes(model, attributes), norms)
             _fill(model, tensors, same)
         except CompactedFileError as error:
             other = f"; the file is that of a {stated}, and build() returned a {type(model).__name__}"
@@ -174,6 +176,16 @@ def _checked_attributes(model: nn.Module, attributes: Mapping[str, Any]) -> dict
                 raise CompactedFileError(f"{name} of {path!r} is {value!r} in it, and {here!r} in the network")
             checked.setdefault(path, {})[name] = type(here)(value) if isinstance(here, list | tuple) else value
     return checked
+
+
+def _checked_norms(model: nn.Module, norms: Mapping[str, Any]) -> dict[str, int]:
+    """Norms of a file that have lost channels, if the network has them, with the dimension of their channels."""
+    modules = dict(model.named_modules())
+    for path, dim in norms.items():
+        is_norm = path in modules and bool(modules[path]._parameters)
+        if not is_norm or type(dim) is not int or dim >= 0:
+            raise CompactedFileError(f"it has a norm {path!r} over dimension {dim!r}, which the network does not have")
+    return dict(norms)
 
 
 def _sizes(value: Any) -> list[int] | None:

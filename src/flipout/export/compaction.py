@@ -131,8 +131,8 @@ def _omitted(network: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any])
 def _without_unread(original: nn.Module, arguments: Arguments) -> tuple[nn.Module, list[str]]:
     """Remove the channels that nothing reads from a copy."""
     try:
-        graph = ChannelGraph.of(original, *arguments)
-        gone = unread(original, graph)
+        graph = ChannelGraph.of(original, *arguments, residual=True)
+        gone = unread(original, graph, *arguments)
         if not bool(gone.any()):
             return original, []
         trial = Trial(original, graph, *arguments)

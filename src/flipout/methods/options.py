@@ -42,6 +42,7 @@ class CommonOptions(BasicOptions, total=False):
     reduce: Reduction
     target: Target
     round_to: int
+    residual: bool
     dead_first: bool
 
 

@@ -46,6 +46,7 @@ def prune(
     floor: Floor = 0,
     target: Target = "weights",
     round_to: int = 1,
+    residual: bool = False,
     include: Patterns | None = None,
     exclude: Patterns | None = None,
     loss_fn: LossFunction | None = None,
@@ -85,6 +86,8 @@ def prune(
         target: what the sparsity is a share of, with `granularity="channel"`: "weights", "macs" (the multiply-adds with
             weights), "parameters" (of the whole model), or "latency" (measured with the first batch).
         round_to: with `granularity="channel"`, the number of channels that a layer keeps is a multiple of this.
+        residual: with `granularity="channel"`, whether channels that norms mix are pruned too, such as those of the
+            residual stream of a transformer.
         include: which weights to prune in place of the usual ones. Methods that need the inputs of a weight leave out
             those of recurrent modules, `nn.MultiheadAttention` and stacked experts, and warn.
         exclude: which weights to leave out.
@@ -100,7 +103,7 @@ def prune(
     network = unwrapped(model)
     weights = find_weights(model, None, include, exclude)
     attachments.refuse_second(weights)
-    unit = as_granularity(granularity, reduce, target, round_to)
+    unit = as_granularity(granularity, reduce, target, round_to, residual)
     scope = read_scope(scope, method, unit)
     if rounds < 1:
         raise ValueError(f"rounds is {rounds}; prune at least once")
@@ -120,6 +123,7 @@ def prune(
         *(layer.weight.parameter for layer in layers),
         *(layer.bias for layer in layers if layer.bias is not None),
     ]
+    changed = list(network.parameters()) if residual else changed
     with unchanged_on_failure([*changed, *(buffer for _, norm in norms for buffer in norm.buffers())]):
         for number in range(rounds):
             job.round(number, rounds)
@@ -187,6 +191,7 @@ class Job:
                     walk, number, rounds, lambda layer, seen: self.pruning.remove_channels(layer, seen, masks[layer])
                 )
                 self._remove(masks)
+                self.units.hold_zeros(self.network)
                 return
             keeps: dict[Weight, int] = {}
             floors: dict[Weight, int] = {}

@@ -127,6 +127,9 @@ class Units:
     def show(self, arguments: Arguments) -> None:
         """Note what the model is called with, if no call was seen."""
 
+    def hold_zeros(self, model: nn.Module) -> None:
+        """Zero what else belongs to removed units in a network, beside weights."""
+
     def saved(self) -> str:
         """What was measured, for the state of a pruner."""
         return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,22 @@ class ChannelTable:
     numbers: Tensor
     follows: Guess
     problem: str
+
+    def zeroed(self, alive: Tensor, model: nn.Module, pruned: Container[str]) -> list[tuple[nn.Parameter, int, Tensor]]:
+        """The parameters that must be zero with the weights of removed units, because norms read these units.
+
+        They are biases, embeddings, and the tensors of norms: each with a dimension, and the indices there.
+        """
+        kept = torch.cat([alive, torch.ones(1, dtype=torch.bool)])
+        gone = ~kept[self.numbers] & self.graph.normed
+        parameters = dict(unwrapped(model).named_parameters())
+        found = [
+            (parameters[name], dim, gone[sets].nonzero().flatten())
+            for name, dims in self.graph.tensors.items()
+            for dim, sets in enumerate(dims)
+            if name in parameters and name not in pruned and bool(gone[sets].any())
+        ]
+        return [(parameter, dim, index.to(parameter.device)) for parameter, dim, index in found]
 
     def alive(self, masks: Sequence[Tensor]) -> Tensor:
         """The units that have a kept weight."""
@@ -142,20 +158,31 @@ def _numbers(scores: Tensor, mask: Tensor | None, stacked: bool) -> Tensor:
 
 
 def table_of_network(
-    model: nn.Module, weights: Sequence[Weight], args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+    model: nn.Module,
+    weights: Sequence[Weight],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    residual: bool = False,
 ) -> ChannelTable:
     """The channels of a network that can be removed, as a trial on a copy shows.
 
-    Channels stay whole that a weight writes or reads which is frozen or excluded.
+    Channels stay whole that a weight writes or reads which is frozen or excluded. So do channels that norms mix, and
+    that a frozen parameter is part of: they would have to become zero.
     """
     network = unwrapped(model)
-    graph = ChannelGraph.of(network, args, kwargs)
+    graph = ChannelGraph.of(network, args, kwargs, residual=residual)
     found = removable(network, graph, args, kwargs or {})
-    free = found.sets
+    free, normed = found.sets, graph.normed
     covered = {weight.name for weight in weights}
     for name in graph.places.keys() - covered:
+        # The words of a language model may be the weights of its output, too.
+        is_embedding = isinstance(network.get_submodule(name.rpartition(".")[0]), nn.Embedding)
         for sets in graph.tensors[name]:
-            free[sets] = False
+            free[sets[~normed[sets]] if is_embedding else sets] = False
+    for name, parameter in network.named_parameters():
+        for sets in () if parameter.requires_grad else graph.tensors.get(name, ()):
+            free[sets[normed[sets]]] = False
     free[FIXED] = False
     here = torch.zeros_like(free)
     for weight in weights:

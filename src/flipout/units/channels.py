@@ -43,6 +43,7 @@ class ChannelUnits(Units):
         self._last: Pruning | None = None
         self._floors = [0] * len(weights)
         self._weights = list(weights)
+        self._zeros: tuple[nn.Module, list[tuple[nn.Parameter, int, Tensor]]] | None = None
         self._warned = self._is_reachable = False
 
     def planned(self, plan: Sequence[Pruning], prunable: int, floors: Sequence[int]) -> list[Pruning]:
@@ -92,7 +93,19 @@ class ChannelUnits(Units):
         elif saved:
             LatencyCurve.loaded(saved)
 
+    @torch.no_grad()
+    def hold_zeros(self, model: nn.Module) -> None:
+        if self.table is None or not self.granularity.residual:
+            return
+        if self._zeros is None or self._zeros[0] is not model:
+            masks = [weight.view.gather(weight.mask) for weight in self._weights]
+            pruned = {weight.name for weight in self._weights}
+            self._zeros = model, self.table.zeroed(self.table.alive(masks), model, pruned)
+        for parameter, dim, index in self._zeros[1]:
+            parameter.index_fill_(dim, index, 0)
+
     def load(self, saved: str) -> None:
+        self._zeros = None
         self.curve = LatencyCurve.loaded(saved) if saved else self.curve
 
     def status(self) -> str:
@@ -120,6 +133,7 @@ class ChannelUnits(Units):
         )
         alive = self._left(ranking, scores, table.alive(masks), keep)
         after = table.masks(torch.tensor(alive, dtype=torch.bool), weights)
+        self._zeros = None
         taken = [weight.view.take(mask) for weight, mask in zip(weights, after, strict=True)]
         return Selection.between(ranking.masks, taken, grows=ranking.ranks_pruned)
 
@@ -199,7 +213,7 @@ class ChannelUnits(Units):
         try:
             devices = {weight.mask.device for weight in self._weights if weight.mask.is_cuda}
             with torch.random.fork_rng(devices=devices):  # a trial draws numbers, and a resumed run makes it again
-                table = table_of_network(model, self._weights, args, kwargs)
+                table = table_of_network(model, self._weights, args, kwargs, residual=self.granularity.residual)
                 self.costs = costs_of(self.granularity.target, table, model, self._weights)
                 if self.granularity.target == "latency" and self.curve is None:
                     self.curve = measure_latency(model, table, args, kwargs)
@@ -240,6 +254,7 @@ class ChannelUnits(Units):
         new = ChannelUnits.__new__(ChannelUnits)
         vars(new).update(vars(self))
         new.call = self.call.__deepcopy__(memo)
+        new._zeros = None
         new._weights = [memo.get(id(weight), weight) for weight in self._weights]
         return new
 

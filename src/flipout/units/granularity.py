@@ -28,6 +28,7 @@ class Granularity:
         reduce: how the scores of the weights of a unit become the score of the unit.
         target: what a sparsity is a share of; all but "weights" are for channels.
         round_to: the number of channels that each layer keeps is a multiple of this, or all of them.
+        residual: whether channels that norms mix are pruned too, such as those of a residual stream.
     """
 
     kind: Literal["weight", "kernel", "channel", "block", "pattern"] = "weight"
@@ -35,6 +36,7 @@ class Granularity:
     reduce: Reduction = "mean"
     target: Target = "weights"
     round_to: int = 1
+    residual: bool = False
 
     def __str__(self) -> str:
         first, second = self.numbers
@@ -42,7 +44,11 @@ class Granularity:
 
 
 def as_granularity(
-    choice: GranularityChoice, reduce: Reduction = "mean", target: Target = "weights", round_to: int = 1
+    choice: GranularityChoice,
+    reduce: Reduction = "mean",
+    target: Target = "weights",
+    round_to: int = 1,
+    residual: bool = False,
 ) -> Granularity:
     """Granularity from what a user may pass."""
     if reduce not in get_args(Reduction):
@@ -52,9 +58,10 @@ def as_granularity(
     if not isinstance(round_to, Integral) or isinstance(round_to, bool) or round_to < 1:
         raise ValueError(f"round_to is {round_to!r}; give a whole number of channels, such as 8")
     if choice == "channel":
-        return Granularity("channel", reduce=reduce, target=target, round_to=int(round_to))
-    if target != "weights" or round_to != 1:
+        return Granularity("channel", reduce=reduce, target=target, round_to=int(round_to), residual=residual)
+    if target != "weights" or round_to != 1 or residual:
         option = f"target={target!r}" if target != "weights" else f"round_to={round_to}"
+        option = "residual=True" if residual else option
         raise ValueError(f"{option} is for whole channels: give granularity='channel' along with it")
     if choice in ("weight", "kernel"):
         return Granularity(choice, reduce=reduce)

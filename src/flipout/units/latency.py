@@ -90,7 +90,8 @@ def measure_latency(
     for share in SHARES:
         kept = ~_removed(table, share)
         copies.append(network := evaluation_copy(model))
-        resize(network, graph.remainder(kept), restated_in(network, changed_sizes(graph, kept), table.follows))
+        attributes = restated_in(network, changed_sizes(graph, kept), table.follows)
+        resize(network, graph.remainder(kept), attributes, graph.narrowed(kept))
         shares.append(graph.multiply_adds(kept) / max(1, total))
     times = [math.inf] * len(copies)
     for _ in range(ROUNDS):

@@ -42,6 +42,7 @@ def prune(
     floor: Annotated[int, typer.Option(help="the least number of weights that each layer keeps", min=0)] = 0,
     target: Annotated[str, typer.Option(help="the sparsity of: weights, macs, parameters or latency")] = "weights",
     round_to: Annotated[int, typer.Option(help="each layer keeps a multiple of this many channels", min=1)] = 1,
+    residual: Annotated[bool, typer.Option(help="prune channels that norms mix, such as a residual stream")] = False,
     rounds: Annotated[int, typer.Option(help="prune in so many steps", min=1)] = 1,
     recalibrate: Annotated[bool, typer.Option(help="estimate the statistics of batch norms again")] = True,
     examples: Examples = EXAMPLES,
@@ -58,7 +59,7 @@ def prune(
     options: dict[str, Any] = {
         **{"sparsity": sparsity, "method": method, "granularity": granularity, "scope": scope, "floor": floor},
         **{"rounds": rounds, "recalibrate": recalibrate, "seed": seed, "exclude": exclude},
-        **{"target": target, "round_to": round_to},
+        **{"target": target, "round_to": round_to, "residual": residual},
     }
     before = evaluate(trained.model, trained.held_out)
     with bar("pruning") as progress:

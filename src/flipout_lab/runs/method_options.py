@@ -176,6 +176,7 @@ COMMON: dict[str, tuple[Any, str]] = {
         "what the sparsity is a share of, for whole channels",
     ),
     "round_to": (AtLeastOne, "each layer keeps a multiple of this many channels"),
+    "residual": (bool, "prune channels that norms mix too, such as those of a residual stream"),
     "dead_first": (bool, "prune weights on no live path from the input to the output first"),
 }
 """Options of every pruner that are passed on as they are: their types and texts."""
