@@ -12,11 +12,10 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from ..channels.comparison import Arguments, EquivalenceCheck, coarsest_epsilon, describe_difference, tensors_of
 from ..channels.copies import UnsupportedNetworkError, evaluation_copy, first_line
-from ..channels.resize import Attributes
+from ..channels.resize import Attributes, resize
 from ..channels.trial import ByPosition
 from ..views.cut import Indices
 from .fixed_randomness import fixed_randomness
-from .network_cut import NetworkCut
 
 
 @torch.no_grad()
@@ -24,7 +23,7 @@ def try_cut(model: nn.Module, indices: Mapping[str, Indices], attributes: Attrib
     """Raise an `UnsupportedNetworkError` if the network would compute something else without some channels."""
     whole = evaluation_copy(model)
     check = EquivalenceCheck(ByPosition(whole, *arguments), tensors_of(arguments))
-    NetworkCut(whole, None, ()).apply(indices, attributes)
+    resize(whole, indices, attributes)
     check.verify(check.model)
     _try_in_training_mode(model, indices, attributes, arguments, check.example)
 
@@ -42,7 +41,7 @@ def _try_in_training_mode(
     of the network, has fixed results.
     """
     whole, smaller = (ByPosition(_training_copy(model), *arguments) for _ in range(2))
-    NetworkCut(smaller.model, None, ()).apply(indices, attributes)
+    resize(smaller.model, indices, attributes)
     try:
         expected, inputs = _outputs(whole.double(), _exact(example)), _exact(example)
         smaller.double()

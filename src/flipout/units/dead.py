@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ..channels.copies import UnsupportedNetworkError
@@ -87,16 +86,8 @@ class DeadFirst(DeadWeights):
 
     def find(self, weights: Sequence[Weight], masks: Sequence[Tensor]) -> dict[int, Tensor]:
         assert self._paths is not None
-        shown = {w.name: w.view.shown(mask) for w, mask in zip(weights, masks, strict=True)}
-        dead = self._paths.dead(shown)
-        found = {}
-        for number, (weight, mask) in enumerate(zip(weights, masks, strict=True)):
-            # What is kept, but not in the network any more, is on no path.
-            here = dead.get(weight.name, torch.zeros_like(shown[weight.name]))
-            marked = weight.view.merged(here, mask)
-            if weight.name in dead or (not weight.view.direct and bool(marked.any())):
-                found[number] = marked
-        return found
+        dead = self._paths.dead({weight.name: mask for weight, mask in zip(weights, masks, strict=True)})
+        return {number: dead[weight.name] for number, weight in enumerate(weights) if weight.name in dead}
 
     def _record(self, model: nn.Module) -> None:
         if self.call.arguments is None:
