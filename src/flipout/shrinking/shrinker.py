@@ -207,8 +207,8 @@ class Shrinker:
     def expand(self) -> None:
         """Put all channels back: the original architecture, with the same outputs.
 
-        What is left of a tensor is written into the original. Pruned weights are zero. Biases and norms of channels
-        that were removed are what they were then; nothing reads them.
+        What is left of a tensor is written into the original. Pruned weights are zero. Kept weights, biases and norms
+        of channels that were removed are what they were then; nothing reads them.
         """
         self._make_whole()
         self._resting, self._looked = {}, (len(self._pruner.events), False)
