@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .comparison import tensors_of
+from .comparison import examples_in
 from .copies import UnsupportedNetworkError, has_hooks
+from .flow import connections
 from .graph import ChannelGraph, Indices
 from .resize import Attributes, changed_sizes, restated_in
 from .trial import removable
@@ -58,7 +59,7 @@ class RemovableChannels:
         self._graph = ChannelGraph.of(model, *arguments)
         found = removable(model, self._graph, *arguments)
         self._stays, self._follows, self.problem = ~found.sets, found.follows, found.problem
-        self._batch = next((len(each) for each in tensors_of(arguments) if each.ndim), 1)
+        self._batch = max(1, examples_in(arguments))
         self._shapes = {name: tensor.shape for name, tensor in model.named_parameters()}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RemovableChannels:
@@ -84,15 +85,14 @@ class RemovableChannels:
             for dim, sets in enumerate(self._graph.tensors[name][: matrix.ndim]):
                 stays[sets[matrix.movedim(dim, 0).unsqueeze(-1).flatten(1).any(1).cpu()]] = True
         kept = self._graph.kept(connections, stays)
-        every, left = (self._graph.multiply_adds(each) // max(1, self._batch) for each in (None, kept))
+        every, left = (self._graph.multiply_adds(each) // self._batch for each in (None, kept))
         return Remainder(self._graph.remainder(kept), (every, left))
 
     def _connections(self, name: str, mask: Tensor, where: Indices) -> Tensor:
         """Between which of its channels a weight is not pruned: a matrix, or a stack of them."""
-        sides = 2 if mask.ndim < 3 or not bool(self._graph.tensors[name][2].any()) else 3  # 3 for stacked matrices
-        # A maximum of bytes: torch reduces booleans several times more slowly.
-        read = mask if mask.ndim <= sides else mask.view(torch.uint8).flatten(sides).amax(sides).view(torch.bool)
-        for dimension, index in enumerate(where[:sides]):
+        stacked = mask.ndim == 3 and bool(self._graph.tensors[name][2].any())
+        read = mask if stacked or mask.ndim < 3 else connections(mask).view(mask.shape[:2])
+        for dimension, index in enumerate(where[: read.ndim]):
             if index is not None:
                 shape = [*read.shape[:dimension], self._shapes[name][dimension], *read.shape[dimension + 1 :]]
                 read = read.new_zeros(shape).index_copy_(dimension, index.to(read.device), read)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..channels.comparison import Arguments, NamedExample, as_arguments, tensors_of
+from ..channels.comparison import Arguments, NamedExample, as_arguments, examples_in, tensors_of
 from ..channels.copies import UnsupportedNetworkError
 from ..channels.removable import Remainder, RemovableChannels
 from ..host import Host
@@ -22,7 +22,7 @@ from ..views.cut import Indices
 from . import refusals
 from .loop_calls import LoopCall, LoopCalls, problem_of
 from .network_cut import NetworkCut, same_indices
-from .state import Shrink, ShrunkState, describe_example, example_of_zeros, first_size, read_shrunk_state
+from .state import Shrink, ShrunkState, describe_example, example_of_zeros, read_shrunk_state
 from .trial import try_cut
 
 WITHOUT = "Train without shrinking"
@@ -194,7 +194,7 @@ class Shrinker:
             channels, remainder = self._trace(few)
             is_new = not same_indices(self._resting, remainder.tensors)
             self._resting, self._channels = remainder.tensors, channels
-        self._example, self._batch, self._impossible = few, first_size(example), False
+        self._example, self._batch, self._impossible = few, examples_in(example), False
         if pruner.finished and not remainder.tensors:  # before that, another pruning may follow
             warn(
                 "shrink() removed nothing: weights that are kept read every channel that could go. Prune more, or "
@@ -375,10 +375,9 @@ class Shrinker:
 
     def _computed_with(self, indices: Mapping[str, Indices]) -> int:
         """The prunable weights that are left with these indices."""
-        whole = {weight.name: Positions.all_of(weight.view.positions.shape) for weight in self._pruner.weights}
-        return sum(
-            Positions(every.shape, indices.get(name, every.indices)).held.numel() for name, every in whole.items()
-        )
+        every = {weight.name: weight.view.positions.shape for weight in self._pruner.weights}
+        left = {name: Positions(every[name], each).held.numel() for name, each in indices.items() if name in every}
+        return sum(left.get(name, shape.numel()) for name, shape in every.items())
 
     def _cut_to(self, indices: Mapping[str, Indices]) -> None:
         """Cut the network, which is whole; within `expanded()` when that ends."""

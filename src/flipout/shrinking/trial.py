@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from ..channels.comparison import Arguments, EquivalenceCheck, coarsest_epsilon, describe_difference, tensors_of
+from ..channels.comparison import Arguments, coarsest_epsilon, describe_difference
 from ..channels.copies import UnsupportedNetworkError, evaluation_copy, first_line
 from ..channels.resize import Attributes, resize
-from ..channels.trial import ByPosition
+from ..channels.trial import ByPosition, Comparison
 from ..views.cut import Indices
 from .fixed_randomness import fixed_randomness
 
@@ -22,10 +22,10 @@ from .fixed_randomness import fixed_randomness
 def try_cut(model: nn.Module, indices: Mapping[str, Indices], attributes: Attributes, arguments: Arguments) -> None:
     """Raise an `UnsupportedNetworkError` if the network would compute something else without some channels."""
     whole = evaluation_copy(model)
-    check = EquivalenceCheck(ByPosition(whole, *arguments), tensors_of(arguments))
+    comparison = Comparison(whole, *arguments)
     resize(whole, indices, attributes)
-    check.verify(check.model)
-    _try_in_training_mode(model, indices, attributes, arguments, check.example)
+    comparison.verify(whole)
+    _try_in_training_mode(model, indices, attributes, arguments, comparison.example)
 
 
 def _try_in_training_mode(

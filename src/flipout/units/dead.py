@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,7 +10,6 @@ from torch import Tensor, nn
 from ..channels.copies import UnsupportedNetworkError
 from ..channels.live_paths import LivePaths
 from ..problems import DeadFirstWarning, Need, warn
-from ..ranking import choose_dead_first
 from ..runtime.example_call import NOT_CALLED, ExampleCall
 from ..weights import Weight
 
@@ -39,12 +37,6 @@ class DeadWeights:
     def needs(self, units: str) -> dict[Need, str]:
         """What pruning dead weights first needs, with a kind of units."""
         return {}
-
-    def chooser(self, model: nn.Module, weights: Sequence[Weight], step: int) -> Callable[..., list[Tensor]] | None:
-        """The function that chooses what to prune; None for the usual one."""
-        if not self.ready(model, step):
-            return None
-        return partial(choose_dead_first, lambda masks: self.find(weights, masks))
 
 
 class DeadFirst(DeadWeights):
