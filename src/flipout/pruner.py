@@ -317,7 +317,6 @@ class Pruner:
     def _prune_due(self) -> None:
         while (pruning := self.due) is not None and pruning.step <= self.step:
             self.prune(pruning)
-            self.shrinker.after_event()
         self._progress.finished = self.finished
         if self.form.permanent(self.step):
             self.form.freeze(self.work)
@@ -472,7 +471,8 @@ class Pruner:
         """
         with self.expanded():
             check_state(self, state, starts_dense=not _overrides(type(self), "start"))
-            self.shrinker.check(state["shrunk"], state["masks"])
+            finished = len(state["events"]) >= len(self._plan)
+            self.shrinker.check(state["shrunk"], state["masks"], finished=finished)
         self.expand()
         before, self._progress.step = self.step, state["step"]
         try:
@@ -580,7 +580,8 @@ class Pruner:
         guards.warn_of_lost_zeros(self.masks, lost)
         status = [repr(self), *([] if self.finished else [self._progress.complaint()])]
         status += [guards.complaint(self.masks, lost)] if lost else []
-        return summary_of(self.model, self.weights, self.events, status, self.units.status(), example_input)
+        with self.expanded():
+            return summary_of(self.model, self.weights, self.events, status, self.units.status(), example_input)
 
     def lost_zeros(self, model: nn.Module | None = None) -> dict[str, int]:
         """For each weight tensor that has any: how many pruned weights are not zero in the model, or in a copy of it.

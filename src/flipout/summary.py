@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from .channels.comparison import Example, as_example
-from .channels.live_paths import effective_weights
+from .channels.live_paths import count_effective, prunable_weights
 from .events import Event
 from .modules import is_transposed
 from .schedules import Pruning
@@ -139,11 +139,13 @@ def summary_of(
     if returned := [event for event in events if event.grown]:
         number = sum(event.grown for event in returned)
         lines.append(f"{number:,} times a pruned weight came back, the last time at step {returned[-1].step:,}")
-    if example_input is not None and any(weight.view.key is not None for weight in weights):
-        raise ValueError(
-            "summary(example_input) is incompatible with sharded weights: gather them into an ordinary model, and "
-            "use flipout.export.effective_weights(model, x), or call summary() without an example"
-        )
-    live = {} if example_input is None else effective_weights(model, as_example(example_input)).layers
+    live = dict[str, tuple[int, int]]()
+    if example_input is not None:
+        if any(weight.view.key is not None for weight in weights):
+            raise ValueError(
+                "summary(example_input) is incompatible with sharded weights: gather them into an ordinary model, and "
+                "use flipout.export.effective_weights(model, x), or call summary() without an example"
+            )
+        live = count_effective(model, as_example(example_input), prunable_weights(model)).layers
     rows = (summarize(weight, live[weight.name][1] if weight.name in live else None) for weight in weights)
     return Summary(tuple(rows), "\n".join(lines) + units)

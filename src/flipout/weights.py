@@ -69,7 +69,7 @@ class Weight:
 
     @property
     def local(self) -> Tensor:
-        """The values that are here, as a plain tensor: the parameter itself unless it is sharded or cut."""
+        """The values that are here, as a plain tensor: the parameter itself unless it is sharded."""
         return self.view.local(self.parameter)
 
     @property
@@ -111,10 +111,7 @@ class Weight:
 
     def zero(self) -> None:
         """Zero the pruned weights."""
-        local = self.local
-        zero_pruned(local, self.bytes)
-        if not self.view.direct:
-            self.view.put(self.parameter, local)
+        zero_pruned(self.local, self.bytes)
 
     def clear(self, tensor: Tensor) -> None:
         """Zero a tensor of these elements in place where weights are pruned, even where it is NaN."""

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from flipout.channels.copies import UnsupportedNetworkError
-from flipout.channels.live_paths import LivePaths, effective_weights
+from flipout.channels.live_paths import LivePaths
+from flipout.export import effective_weights
 from flipout_lab.models import build
 from tests.channels.networks import BLOCKS, UNDERSTOOD
 from tests.channels.path_search import live_weights, smooth_network

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import flipout
-from flipout.channels.live_paths import effective_weights
+from flipout.export import effective_weights
 from flipout_lab.models import build
 from tests.channels.path_search import live_weights, smooth_network
 from tests.helpers import mlp, sgd, train

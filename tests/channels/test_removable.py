@@ -9,16 +9,10 @@ from torch import Tensor, nn
 from flipout.channels.removable import Remainder, RemovableChannels
 
 
-def remainder(model: nn.Module, example: Tensor, **masks: Tensor) -> Remainder:
+def remainder(model: nn.Module, example: Tensor, keeps_weights: bool = False, /, **masks: Tensor) -> Remainder:
     """What is left under masks of some weights; a double underscore stands for a dot."""
-    channels = RemovableChannels(model, (example,))
-    connections = {}
-    for key, mask in masks.items():
-        name = f"{key.replace('__', '.')}.weight"
-        matrix = channels.connections_of(name, mask, (None,) * mask.ndim)
-        if matrix is not None:  # what reads the input of the network has no channels to read
-            connections[name] = matrix
-    return channels.remainder(connections)
+    whole = {f"{key.replace('__', '.')}.weight": (mask, (None,) * mask.ndim) for key, mask in masks.items()}
+    return RemovableChannels(model, (example,)).remainder(whole, keeps_weights=keeps_weights)
 
 
 def kept(found: Remainder, name: str, dimension: int = 0) -> list[int] | None:
@@ -54,6 +48,16 @@ def test_a_channel_that_nothing_reads_goes_with_all_that_produces_it() -> None:
         assert kept(found, f"between.{part}") == [1, 3]
     assert "between.num_batches_tracked" not in found.tensors
     assert found.multiply_adds == (20 + 12, 10 + 6)
+
+
+def test_a_channel_stays_with_the_weights_that_are_kept_for_later() -> None:
+    """Nothing reads the first two of four channels. One of them is still produced by a weight that is kept."""
+    first = torch.zeros(4, 5, dtype=torch.bool)
+    first[0, 2] = first[2, 1] = first[3, 1] = True
+    masks = {"first": first, "last": columns(3, 4, 2, 3)}
+    for keeps_weights, left in ((False, [2, 3]), (True, [0, 2, 3])):
+        found = remainder(Named(), torch.randn(2, 5), keeps_weights, **masks)
+        assert kept(found, "first.weight") == kept(found, "last.weight", 1) == left
 
 
 def test_a_channel_without_inputs_stays_because_its_bias_is_trained() -> None:
@@ -95,7 +99,7 @@ class Attention(nn.Module):
 def test_heads_go_with_the_number_that_the_module_states() -> None:
     model, example = Attention(), torch.randn(2, 5, 6)
     channels = RemovableChannels(model, (example,))
-    found = channels.remainder({"out.weight": columns(6, 32, *range(8, 16), 31)})
+    found = channels.remainder({"out.weight": (columns(6, 32, *range(8, 16), 31), (None, None))})
     assert kept(found, "out.weight", 1) == [*range(8, 16), *range(24, 32)]
     assert kept(found, "attend.bias") == [
         32 * part + place for part in range(3) for place in kept(found, "out.weight", 1) or ()

@@ -17,7 +17,7 @@ from flipout.problems import NotFiniteError
 from flipout.ranking import choose, smallest
 from flipout.ranking.across_ranks import total_counts
 from flipout.ranking.ranking import smallest_of_each
-from flipout.views import Listed, View, whole
+from flipout.views import Positions, View, whole
 
 
 class Exchange:
@@ -41,7 +41,7 @@ class ThreadView(View):
     key = "all"
 
     def __init__(self, rank: int, exchange: Exchange, size: int, numbers: Tensor) -> None:
-        super().__init__(Listed.of(torch.Size([size]), numbers))
+        super().__init__(Positions(torch.Size([size]), (numbers,)))
         self.rank, self.exchange = rank, exchange
 
     def sum(self, numbers: Tensor) -> Tensor:

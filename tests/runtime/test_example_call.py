@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from flipout.channels.comparison import tensors_of
-from flipout.channels.live_paths import effective_weights
-from flipout.export import compact
+from flipout.export import compact, effective_weights
 from flipout.runtime.example_call import ExampleCall, UnsuitableCallError, tensor_arguments
 
 

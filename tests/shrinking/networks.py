@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+import flipout
+
 
 class Residual(nn.Module):
     """A stem, two blocks with shortcuts, and a head."""
@@ -91,3 +93,13 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> flo
     optimizer.step()
     optimizer.zero_grad()
     return float(loss.detach())
+
+
+def parts_in_network(pruner: flipout.Pruner) -> dict[str, Tensor]:
+    """For each weight, marks in its original shape of the elements that the network still has."""
+    return {weight.name: weight.view.gather(torch.ones_like(weight.mask)) for weight in pruner.weights}
+
+
+def set_aside(pruner: flipout.Pruner) -> int:
+    """How many weights are kept, but are not in the network."""
+    return pruner.nonzero - sum(int(mask.sum()) for mask in pruner.masks.values())

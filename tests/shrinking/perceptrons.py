@@ -54,8 +54,3 @@ def steps(parts: Sequence[Any], first: int, last: int) -> None:
 
 def shapes(model: nn.Module) -> list[tuple[int, ...]]:
     return [tuple(parameter.shape) for parameter in model.parameters()]
-
-
-def aside(pruner: flipout.Pruner) -> list[Tensor]:
-    """The weights that are set aside: kept, but not in the network."""
-    return [weight.view.aside for weight in pruner.weights if weight.view.aside is not None]

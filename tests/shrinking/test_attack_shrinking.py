@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import flipout
 from tests.attacks import fresh_seeds, seeds
 
-from .networks import NETWORKS, batch, build
+from .networks import NETWORKS, batch, build, parts_in_network
 from .test_training_equality import METHODS, OPTIMIZERS
 
 pytestmark = [
@@ -69,8 +69,8 @@ def centralize(optimizer: torch.optim.Optimizer, *_: Any) -> None:
                 parameter.grad -= parameter.grad.mean()
 
 
-def trained(seed: int, *, shrinks: bool) -> tuple[nn.Module, flipout.Pruner, list[float], bool]:
-    """Train in a random way; also return whether the network must not be shrunk in it."""
+def trained(seed: int, *, shrinks: bool) -> tuple[nn.Module, flipout.Pruner, list[float], bool, dict[str, Tensor]]:
+    """Train in a random way; also return whether the network must not be shrunk in it, and what it has at the end."""
     chance = random.Random(f"shrinking {seed}")
     name, method = chance.choice(sorted(NETWORKS)), chance.choice(sorted(METHODS))
     model = build(name, seed % 100)
@@ -115,19 +115,21 @@ def trained(seed: int, *, shrinks: bool) -> tuple[nn.Module, flipout.Pruner, lis
                 warnings.simplefilter("ignore", flipout.NotShrunkWarning)
                 pruner.shrink(batch(99)[0])
             assert not (pruner.shrunk and (forbidden or alone)), "it was shrunk"
+    there = parts_in_network(pruner)
     pruner.expand()
-    return model, pruner, losses, forbidden or alone
+    return model, pruner, losses, forbidden or alone, there
 
 
 def attack(seed: int) -> None:
-    whole, pruner, losses, _ = trained(seed, shrinks=False)
-    model, shrunk, same_losses, forbidden = trained(seed, shrinks=True)
+    whole, pruner, losses, _, _ = trained(seed, shrinks=False)
+    model, shrunk, same_losses, forbidden, there = trained(seed, shrinks=True)
     assert not (forbidden and shrunk.shrinks)
     assert same_losses == pytest.approx(losses, rel=1e-9, abs=1e-9)
     assert [event.kept for event in shrunk.events] == [event.kept for event in pruner.events]
     for name, mask in pruner.masks.items():
         assert torch.equal(mask, shrunk.masks[name]), name
-        torch.testing.assert_close(model.get_parameter(name), whole.get_parameter(name), rtol=1e-7, atol=1e-9)
+        one, other = (network.get_parameter(name)[there[name]] for network in (model, whole))
+        torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("seed", fresh_seeds(3))

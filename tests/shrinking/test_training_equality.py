@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import flipout
 
-from .networks import NETWORKS, batch, build, step
+from .networks import NETWORKS, batch, build, parts_in_network, set_aside, step
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, 0.05, momentum=0.9, weight_decay=1e-2),
@@ -49,8 +49,9 @@ STEPS = 14
 
 def trained(
     network: str, optimizer: str, method: str, sparsity: float, shrinks: set[int], seed: int
-) -> tuple[nn.Module, flipout.Pruner, list[float], list[dict[str, Tensor]]]:
-    """Train with shrinks after some steps; return the losses and the masks of every step."""
+) -> tuple[nn.Module, flipout.Pruner, list[float], list[dict[str, Tensor]], dict[str, Tensor]]:
+    """Train with shrinks after some steps; return the losses and the masks of every step, and marks of the weights that
+    the network has at the end."""
     model = build(network, seed)
     chosen = OPTIMIZERS[optimizer](model.parameters())
     pruner = METHODS[method](model, chosen, sparsity=sparsity, steps=STEPS, compile=False)
@@ -59,10 +60,12 @@ def trained(
         losses.append(step(model, chosen, number))
         if number in shrinks:
             pruner.shrink(batch(99)[0])
+        assert pruner.finished or not set_aside(pruner)
         with pruner.expanded():
             masks.append({name: mask.clone() for name, mask in pruner.masks.items()})
+    there = parts_in_network(pruner)
     pruner.expand()
-    return model, pruner, losses, masks
+    return model, pruner, losses, masks, there
 
 
 CASES = st.tuples(
@@ -92,8 +95,8 @@ def test_many_shrunk_networks_train_as_whole_ones(case: Case) -> None:
 def assert_equal_training(case: Case) -> None:
     """Train with and without shrinks, and compare everything."""
     network, optimizer, method, sparsity, _, seed = case
-    whole, pruner, losses, masks = trained(network, optimizer, method, sparsity, set(), seed)
-    model, shrunk, same_losses, same_masks = trained(*case)
+    whole, pruner, losses, masks, _ = trained(network, optimizer, method, sparsity, set(), seed)
+    model, shrunk, same_losses, same_masks, there = trained(*case)
     assert same_losses == pytest.approx(losses, rel=1e-9, abs=1e-9)
     for before, after in zip(masks, same_masks, strict=True):
         assert all(torch.equal(before[name], after[name]) for name in before)
@@ -101,12 +104,14 @@ def assert_equal_training(case: Case) -> None:
     assert [event[:3] for event in shrunk.events] == [event[:3] for event in pruner.events]
     assert [event.kept for event in shrunk.events] == [event.kept for event in pruner.events]
     weights, same = dict(whole.named_parameters()), dict(model.named_parameters())
-    for name in pruner.masks:  # also those of channels that were removed for a time
-        torch.testing.assert_close(same[name], weights[name], rtol=1e-7, atol=1e-9)
+    for name, left in there.items():  # others are set aside: nothing reads them, and no pruning follows
+        torch.testing.assert_close(same[name][left], weights[name][left], rtol=1e-7, atol=1e-9)
+        assert bool(same[name][pruner.masks[name] & ~left].all())
     for name, values in pruner.statistics.items():
         for weight, mask in pruner.masks.items():
-            there = shrunk.statistics[name][weight]
-            torch.testing.assert_close(there[mask].double(), values[weight][mask].double(), rtol=1e-5, atol=1e-7)
+            left = mask & there[weight]
+            one, other = shrunk.statistics[name][weight][left], values[weight][left]
+            torch.testing.assert_close(one.double(), other.double(), rtol=1e-5, atol=1e-7)
     images = batch(50)[0]
     for mode in (True, False):
         torch.testing.assert_close(model.train(mode)(images), whole.train(mode)(images), rtol=1e-7, atol=1e-9)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import flipout
-from flipout.channels.live_paths import effective_weights
+from flipout.export import effective_weights
 from tests.helpers import assert_masked, batches, convnet, cross_entropy, make, mlp, sgd, train
 
 SCHEDULED = ["flipout", "magnitude", "random", "magnitude-uncertainty", "hoyer-square", "lottery"]

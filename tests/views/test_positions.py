@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flipout.random_numbers import normal, uniform
-from flipout.views.positions import Listed, Positions
+from flipout.views.positions import Positions
 
 
 @st.composite
@@ -34,18 +34,6 @@ def test_what_is_left_has_the_numbers_that_it_has_in_the_whole(
     assert torch.equal(where.elements(), every)
     assert torch.equal(normal(where, seed=seed, step=3, tensor=2), noise)
     assert torch.equal(uniform(where, seed=seed, step=3, tensor=2), drawn)
-
-
-@given(places(), st.integers(0, 2**32))
-def test_listed_elements_too(place: tuple[torch.Size, list[torch.Tensor]], seed: int) -> None:
-    shape, indices = place
-    where = Positions(shape, tuple(indices))
-    listed = Listed.of(shape, where.elements().flatten())
-    assert not listed.whole
-    assert listed.held == (where.held.numel(),)
-    for draw in (normal, uniform):
-        expected = draw(where, seed=seed, step=3, tensor=2).flatten()
-        assert torch.equal(draw(listed, seed=seed, step=3, tensor=2), expected)
 
 
 def test_some_indices_and_all_of_the_others() -> None:

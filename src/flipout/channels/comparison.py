@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils import _pytree as pytree
-
-from .copies import UnsupportedNetworkError, first_line
 
 Example = Tensor | tuple[Tensor, ...]
 """The inputs of a network: one tensor, or a tuple of all positional arguments."""
@@ -46,6 +42,11 @@ def as_arguments(example_input: NamedExample) -> Arguments:
 def tensors_of(arguments: Arguments) -> tuple[Tensor, ...]:
     """All tensors among the arguments of a call, whatever they are nested in."""
     return tuple(leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Tensor))
+
+
+def examples_in(arguments: Arguments) -> int:
+    """The size of the first axis of the first tensor that has one: how many examples are in a batch."""
+    return next((len(each) for each in tensors_of(arguments) if each.ndim), 1)
 
 
 def batch_size(example: tuple[Tensor, ...]) -> int:
@@ -133,49 +134,3 @@ def largest_difference(expected: Any, found: Any) -> float:
             dtype = torch.complex128 if ours.is_complex() else torch.float64
             largest = max(largest, float((ours.to(dtype) - theirs.to(dtype)).abs().nan_to_num(0.0, 0.0, 0.0).max()))
     return largest
-
-
-class EquivalenceCheck:
-    """The outputs of a network on the example, on random inputs and on another batch size, to compare others with.
-
-    Args:
-        model: the network.
-        example: what it is called with. `self.example` has a batch of at least two, where the network accepts that.
-    """
-
-    def __init__(self, model: nn.Module, example: tuple[Tensor, ...]) -> None:
-        self.model, self.example = model, example
-        self.expected = [(example, _run(model, example))]
-        if example[0].shape[:1] == (1,):
-            twice = tuple(torch.cat([each, each]) if each.ndim else each for each in example)
-            if self._add(twice):
-                self.example = twice  # with a batch of one, any axis of size 1 could be taken for the batch
-        self._add(tuple(torch.randn_like(each) if each.is_floating_point() else each for each in example))
-        with contextlib.suppress(ValueError, IndexError):
-            self._add(inputs_like(example, batch_size(example) + 7))  # a network may treat large batches differently
-
-    def _add(self, inputs: tuple[Tensor, ...]) -> bool:
-        """Record the outputs for these inputs; return whether the network accepts them."""
-        try:
-            self.expected.append((inputs, _run(self.model, inputs)))
-        except Exception:  # the user's code may reject the inputs with any error
-            return False
-        return True
-
-    def verify(self, model: nn.Module) -> None:
-        """Raise an error if another network has different outputs."""
-        for inputs, expected in self.expected:
-            tolerance = coarsest_epsilon(expected) ** 0.4  # 5e-7 in float64
-            try:
-                difference = describe_difference(expected, _run(model, inputs), tolerance, global_share=1e-3)
-            except Exception as error:  # the compacted network may not run at all
-                raise UnsupportedNetworkError(f"the compacted network failed ({first_line(error)})") from error
-            if difference:
-                raise UnsupportedNetworkError(f"the compacted network has different outputs ({difference})")
-
-
-@torch.no_grad()
-def _run(model: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # some networks draw random numbers even in evaluation mode
-        return model(*copy.deepcopy(inputs))

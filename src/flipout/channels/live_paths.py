@@ -1,6 +1,6 @@
 """Live paths: which weights lie on a path from the input of a network to its output.
 
-`effective_weights` counts those of a network as it is. `LivePaths` finds the dead ones under masks. It records the
+`count_effective` counts those of a network as it is. `LivePaths` finds the dead ones under masks. It records the
 network once. After that, masks are reduced to which output channel reads which input channel, and two passes over the
 recorded operations mark what depends on the input and what the output depends on.
 """
@@ -18,7 +18,6 @@ from torch.nn.utils.parametrize import ParametrizationList
 from torch.utils import _pytree as pytree
 
 from ..modules import plain_name, unwrapped
-from .comparison import Example, as_example
 from .copies import UnsupportedNetworkError
 from .flow import Flow, connections
 from .record import Recording, record
@@ -58,19 +57,6 @@ class EffectiveWeights:
     def effective_sparsity(self) -> float:
         """The share of weights that are zero or on no live path."""
         return 1 - self.effective / self.prunable if self.prunable else 0.0
-
-
-def effective_weights(
-    model: nn.Module, example_input: Example, is_pruned: Callable[[Tensor], bool] = lambda _: False
-) -> EffectiveWeights:
-    """Count the weights on a live path, channel by channel, for the network in evaluation mode.
-
-    Args:
-        model: the network; it is not changed.
-        example_input: the inputs that the network is called with.
-        is_pruned: whether a weight counts that belongs to no Linear or convolution module and has no zeros.
-    """
-    return count_effective(model, as_example(example_input), prunable_weights(model, is_pruned))
 
 
 @torch.no_grad()

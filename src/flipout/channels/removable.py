@@ -1,8 +1,10 @@
 """Which channels a network can lose while it is trained: those that nothing reads, by the masks alone.
 
 A channel without readers has no influence on the loss, in training mode too, and its gradient is exactly 0. So the rest
-of the network trains on as if the channel were there. Channels that are constant, because all weights that produce them
-are pruned, stay: the bias of their norm is still trained, and at borders with zero padding they are not constant.
+of the network trains on as if the channel were there. Weights that produce it may still be kept: as long as the
+training depends on them, because a later event ranks them, the channel stays too. Channels that are constant, because
+all weights that produce them are pruned, stay: the bias of their norm is still trained, and at borders with zero
+padding they are not constant.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .comparison import tensors_of
+from .comparison import examples_in
 from .copies import UnsupportedNetworkError, has_hooks
+from .flow import connections
 from .graph import ChannelGraph, Indices
 from .resize import Attributes, changed_sizes, restated_in
 from .trial import removable
@@ -56,7 +59,7 @@ class RemovableChannels:
         self._graph = ChannelGraph.of(model, *arguments)
         found = removable(model, self._graph, *arguments)
         self._stays, self._follows, self.problem = ~found.sets, found.follows, found.problem
-        self._batch = next((len(each) for each in tensors_of(arguments) if each.ndim), 1)
+        self._batch = max(1, examples_in(arguments))
         self._shapes = {name: tensor.shape for name, tensor in model.named_parameters()}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RemovableChannels:
@@ -68,32 +71,28 @@ class RemovableChannels:
         return {name: self._shapes[name] for name in self._graph.read}
 
     @torch.no_grad()
-    def remainder(self, connections: Mapping[str, Tensor]) -> Remainder:
+    def remainder(self, masks: Mapping[str, tuple[Tensor, Indices]], *, keeps_weights: bool = False) -> Remainder:
         """Find what is left of the network.
 
         Args:
-            connections: for each weight that is pruned, by its name, its result of `connections_of`; others count as a
-                whole.
+            masks: for each weight that is pruned, by its name, the mask of what is left of it, and the indices of that;
+                others count as a whole.
+            keeps_weights: whether no weight that is kept is removed, even if it influences nothing.
         """
-        kept = self._graph.kept(connections, self._stays)
-        every, left = (self._graph.multiply_adds(each) // max(1, self._batch) for each in (None, kept))
+        connections = {name: self._connections(name, *masks[name]) for name in masks if name in self._graph.tensors}
+        stays = self._stays.clone()
+        for name, matrix in connections.items() if keeps_weights else ():
+            for dim, sets in enumerate(self._graph.tensors[name][: matrix.ndim]):
+                stays[sets[matrix.movedim(dim, 0).unsqueeze(-1).flatten(1).any(1).cpu()]] = True
+        kept = self._graph.kept(connections, stays)
+        every, left = (self._graph.multiply_adds(each) // self._batch for each in (None, kept))
         return Remainder(self._graph.remainder(kept), (every, left))
 
-    def connections_of(self, name: str, mask: Tensor, where: Indices) -> Tensor | None:
-        """Between which of its channels a weight is not pruned: a matrix, or a stack of them. None for a weight that
-        reads no channels.
-
-        Args:
-            name: the name of the weight.
-            mask: the mask of the weight, or of what is left of it.
-            where: the indices of what is left.
-        """
-        if name not in self._graph.read:
-            return None
-        sides = 2 if mask.ndim < 3 or not bool(self._graph.tensors[name][2].any()) else 3  # 3 for stacked matrices
-        # A maximum of bytes: torch reduces booleans several times more slowly.
-        read = mask if mask.ndim <= sides else mask.view(torch.uint8).flatten(sides).amax(sides).view(torch.bool)
-        for dimension, index in enumerate(where[:sides]):
+    def _connections(self, name: str, mask: Tensor, where: Indices) -> Tensor:
+        """Between which of its channels a weight is not pruned: a matrix, or a stack of them."""
+        stacked = mask.ndim == 3 and bool(self._graph.tensors[name][2].any())
+        read = mask if stacked or mask.ndim < 3 else connections(mask).view(mask.shape[:2])
+        for dimension, index in enumerate(where[: read.ndim]):
             if index is not None:
                 shape = [*read.shape[:dimension], self._shapes[name][dimension], *read.shape[dimension + 1 :]]
                 read = read.new_zeros(shape).index_copy_(dimension, index.to(read.device), read)

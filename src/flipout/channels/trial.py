@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from .comparison import EquivalenceCheck, tensors_of
+from .comparison import batch_size, coarsest_epsilon, describe_difference, inputs_like, tensors_of
 from .copies import UnsupportedNetworkError, first_line, independent_copy
 from .graph import ChannelGraph
 from .record import without_cache
@@ -45,15 +46,15 @@ class Trial:
         remainder, sizes = self.graph.remainder(~removed), changed_sizes(self.graph, ~removed)
         norms = self.graph.narrowed(~removed)
         for follows in GUESSES if sizes else GUESSES[:1]:
-            copy = independent_copy(self.model)
-            resize(copy, remainder, restated_in(copy, sizes, follows), norms)
+            smaller = independent_copy(self.model)
+            resize(smaller, remainder, restated_in(smaller, sizes, follows), norms)
             try:
-                self._comparison.verify(copy)
+                self._comparison.verify(smaller)
             except UnsupportedNetworkError as error:
                 self.problems.append(str(error))
             else:
                 self.follows = follows
-                return copy
+                return smaller
         return None
 
     def works(self, removed: Tensor) -> bool:
@@ -85,21 +86,55 @@ class Trial:
 
 
 class Comparison:
-    """Compares networks with another one, for calls like an example.
+    """The outputs of a network for calls like an example, on random inputs and other batch sizes, to compare others
+    with.
 
     Args:
-        model: the other network, in evaluation mode.
+        model: the network, in evaluation mode.
         args: the positional arguments of a call.
         kwargs: its keyword arguments.
     """
 
     def __init__(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self._given = args, kwargs
-        self._check = EquivalenceCheck(ByPosition(model, *self._given), tensors_of((tuple(args), dict(kwargs))))
+        self._model = ByPosition(model, *self._given)
+        self.example = example = tensors_of((tuple(args), dict(kwargs)))
+        """The tensors of the example, in a batch of at least two where the network accepts that."""
+        self._expected = [(example, _run(self._model, example))]
+        if example[0].shape[:1] == (1,):
+            twice = tuple(torch.cat([each, each]) if each.ndim else each for each in example)
+            if self._add(twice):
+                self.example = twice  # with a batch of one, any axis of size 1 could be taken for the batch
+        self._add(tuple(torch.randn_like(each) if each.is_floating_point() else each for each in example))
+        with contextlib.suppress(ValueError, IndexError):
+            self._add(inputs_like(example, batch_size(example) + 7))  # a network may treat large batches differently
+
+    def _add(self, inputs: tuple[Tensor, ...]) -> bool:
+        """Record the outputs for these inputs; return whether the network accepts them."""
+        try:
+            self._expected.append((inputs, _run(self._model, inputs)))
+        except Exception:  # the user's code may reject the inputs with any error
+            return False
+        return True
 
     def verify(self, model: nn.Module) -> None:
-        """Raise an error if a network has different outputs."""
-        self._check.verify(ByPosition(model, *self._given))
+        """Raise an error if another network has different outputs."""
+        network = ByPosition(model, *self._given)
+        for inputs, expected in self._expected:
+            tolerance = coarsest_epsilon(expected) ** 0.4  # 5e-7 in float64
+            try:
+                difference = describe_difference(expected, _run(network, inputs), tolerance, global_share=1e-3)
+            except Exception as error:  # the compacted network may not run at all
+                raise UnsupportedNetworkError(f"the compacted network failed ({first_line(error)})") from error
+            if difference:
+                raise UnsupportedNetworkError(f"the compacted network has different outputs ({difference})")
+
+
+@torch.no_grad()
+def _run(model: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # some networks draw random numbers even in evaluation mode
+        return model(*copy.deepcopy(inputs))
 
 
 class ByPosition(nn.Module):
@@ -150,15 +185,15 @@ def removable(model: nn.Module, graph: ChannelGraph, args: Sequence[Any], kwargs
     for sets in (each for dims in graph.tensors.values() for each in dims):
         if bool(tried[sets].all()):
             tried[sets[:1]] = False  # a tensor cannot be without channels
-    copy = independent_copy(model).eval()
-    parameters = dict(copy.named_parameters())
+    network = independent_copy(model).eval()
+    parameters = dict(network.named_parameters())
     normed = graph.normed
     for name, parameter in parameters.items():
         zeroed = tried & (graph.read[name] | normed if name in graph.read else normed)
         for dim, sets in enumerate(graph.tensors.get(name, ())):
             parameter.data.index_fill_(dim, zeroed[sets].nonzero().flatten().to(parameter.device), 0)
-    trial = Trial(copy, graph, args, kwargs)
-    worked = trial.largest(tried & ~heard_by_norms(copy, graph, args, kwargs))
+    trial = Trial(network, graph, args, kwargs)
+    worked = trial.largest(tried & ~heard_by_norms(network, graph, args, kwargs))
     whole = torch.zeros_like(chosen)
     for family in groups:
         if bool((worked & family).any()) or not bool((tried & family).any()):

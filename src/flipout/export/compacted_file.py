@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_safetensors
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from ..atomic_files import replacing
 from ..channels.graph import Indices
@@ -44,11 +44,6 @@ def save_compacted(model: nn.Module, path: Path | str) -> None:
         path: the file.
     """
     network: Any = unwrapped(model)
-    if isinstance(network, fx.GraphModule):
-        raise TypeError(
-            "this network was rebuilt as a graph of torch.fx, because constants were folded; write it with "
-            "flipout.export.to_pt2"
-        )
     stored, names, same = dict[str, Tensor](), dict[tuple[Any, ...], str](), dict[str, str]()
     for name, tensor in network.state_dict().items():
         if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:

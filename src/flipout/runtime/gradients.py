@@ -144,8 +144,6 @@ class Gradients:
         @never_traced
         def on_accumulated(parameter: Tensor) -> None:
             weight, gradients, grad = reference(), this(), parameter.grad
-            if weight is not None:
-                weight.view.accumulated(parameter)
             if weight is None or gradients is None or grad is None or grad.layout != torch.strided or weight.dense:
                 return  # (a sparse gradient is refused inside the step)
             if not has_layout_of(parameter, grad):

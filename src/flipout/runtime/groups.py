@@ -16,7 +16,6 @@ from torch import Tensor
 
 from ..kernels import step_loops
 from ..numerics import rows_at_once, zero_all_pruned, zero_pruned
-from ..views import Listed
 from ..weights import Weight
 
 SMALL = 1 << 14
@@ -51,7 +50,7 @@ class Group:
     kind: tuple[object, ...]
     """What a compiled loop is specialised for. Torch specialises on sizes of 1, so these are kinds of their own."""
     compiles = True
-    """Whether a compiled loop is worth it. A few listed elements are not."""
+    """Whether there is something to compile a loop for."""
 
     @property
     def dense(self) -> bool:
@@ -130,7 +129,7 @@ class Alone(Group):
         step = rows_at_once(values) if values.numel() else 1
         self.blocks = [slice(start, start + step) for start in range(0, len(values), step)] if values.numel() else []
         self.kind = (values.dtype, values.device.type, *(min(size, 2) for size in values.shape))
-        self.compiles = bool(values.numel()) and not isinstance(self._positions, Listed)
+        self.compiles = bool(values.numel())
 
     @cached_property
     def numbering(self) -> tuple[Tensor, Tensor]:
@@ -190,7 +189,7 @@ class Alone(Group):
 
 
 class Gathered(Group):
-    """Several weights in one buffer; also a weight whose elements are not in one tensor.
+    """Several weights in one buffer.
 
     The buffer is a matrix of short rows. Each weight starts with a row of its own, and its last row is filled up with
     zeros that count as pruned. So a number for each weight is a number for each of its rows, and its sum is the sum of
@@ -199,14 +198,12 @@ class Gathered(Group):
 
     def __init__(self, weights: Sequence[Weight]) -> None:
         self.weights = weights
-        locals_ = [weight.local.data for weight in weights]
-        device, dtype = locals_[0].device, locals_[0].dtype
+        self._sources = [weight.local.data for weight in weights]
+        device, dtype = self._sources[0].device, self._sources[0].dtype
         self._pointers = [weight.parameter.data_ptr() for weight in weights]
-        self._direct = all(weight.view.direct for weight in weights)
-        self._sources = locals_ if self._direct else []
-        rows = torch.tensor([-(-local.numel() // ROW) for local in locals_], device="cpu")
+        rows = torch.tensor([-(-local.numel() // ROW) for local in self._sources], device="cpu")
         self._starts = [ROW * int(start) for start in rows.cumsum(0) - rows]
-        self._shapes = [local.shape for local in locals_]
+        self._shapes = [local.shape for local in self._sources]
         self._owners = torch.repeat_interleave(torch.arange(len(weights), device="cpu"), rows).to(device)  # of each row
         self._rows = rows.to(device)
         self.values, self._grads = (torch.zeros(len(self._owners), ROW, dtype=dtype, device=device) for _ in range(2))
@@ -219,7 +216,7 @@ class Gathered(Group):
         self.blocks = [slice(start, start + step) for start in range(0, len(self.values), step)]
         self.kind = (dtype, device.type, "gathered", min(len(self.values), 2))
         self._adopted: dict[tuple[int, str], Tensor] = {}
-        self._loaded: list[tuple[Weight, Tensor, Tensor]] = []
+        self._loaded: list[tuple[Tensor, Tensor]] = []
 
     @cached_property
     def numbering(self) -> tuple[Tensor, Tensor]:
@@ -237,29 +234,15 @@ class Gathered(Group):
         )
 
     def load(self) -> None:
-        torch._foreach_copy_(self._own_values, self._sources or [weight.local.data for weight in self.weights])
+        torch._foreach_copy_(self._own_values, self._sources)
 
     def store(self) -> None:
-        if self._direct:
-            torch._foreach_copy_(self._sources, self._own_values)
-        else:
-            for weight, own in zip(self.weights, self._own_values, strict=True):
-                weight.view.put(weight.parameter, own)
+        torch._foreach_copy_(self._sources, self._own_values)
 
     def zero(self) -> None:
-        if self._direct:
-            zero_all_pruned(self._sources, self._masks)
-        else:
-            self.load()
-            zero_pruned(self.values, self.mask)
-            self.store()
+        zero_all_pruned(self._sources, self._masks)
 
     def zero_grads(self) -> None:
-        if not self._direct:
-            if (grads := self.load_grads()) is not None:
-                zero_pruned(grads, self.mask)
-                self.store_grads()
-            return
         pairs = [(w.parameter.grad, mask) for w, mask in zip(self.weights, self._masks, strict=True)]
         zero_all_pruned(
             [grad for grad, _ in pairs if grad is not None], [mask for grad, mask in pairs if grad is not None]
@@ -267,24 +250,16 @@ class Gathered(Group):
 
     def load_grads(self) -> Tensor | None:
         grads = [weight.grad for weight in self.weights]
-        self._loaded = [
-            (weight, grad, own)
-            for weight, grad, own in zip(self.weights, grads, self._own_grads, strict=True)
-            if grad is not None
-        ]
+        self._loaded = [(grad, own) for grad, own in zip(grads, self._own_grads, strict=True) if grad is not None]
         if not self._loaded:
             return None
         if len(self._loaded) < len(self.weights):
             self._grads.zero_()
-        torch._foreach_copy_([own for _, _, own in self._loaded], [grad for _, grad, _ in self._loaded])
+        torch._foreach_copy_([own for _, own in self._loaded], [grad for grad, _ in self._loaded])
         return self._grads
 
     def store_grads(self) -> None:
-        if self._direct:
-            torch._foreach_copy_([grad for _, grad, _ in self._loaded], [own for _, _, own in self._loaded])
-        else:
-            for weight, _, own in self._loaded:
-                weight.view.put_grad(weight.parameter, own)
+        torch._foreach_copy_([grad for grad, _ in self._loaded], [own for _, own in self._loaded])
         self._loaded = []
 
     def adopt(self, holders: Sequence[MutableMapping[str, Tensor]], key: str) -> Tensor:
@@ -357,9 +332,7 @@ class Groups:
         open_sets: dict[tuple[torch.dtype, torch.device], list[Weight]] = {}
         for weight in self._weights:
             local = weight.local
-            if not weight.view.direct:
-                sets.append((True, [weight]))
-            elif not _gathers(weight, local):
+            if not _gathers(weight, local):
                 sets.append((False, [weight]))
             else:
                 kind = local.dtype, local.device
@@ -368,7 +341,7 @@ class Groups:
                     together = open_sets[kind] = []
                     sets.append((True, together))
                 together.append(weight)
-        return [(gathers and (len(w) > 1 or not w[0].view.direct), w) for gathers, w in sets]
+        return [(gathers and len(w) > 1, w) for gathers, w in sets]
 
 
 def _gathers(weight: Weight, local: Tensor) -> bool:

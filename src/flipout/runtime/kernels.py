@@ -90,11 +90,11 @@ class Kernels:
         readers = tuple(
             (name, s.reader, len(s.elements)) for name, s in zip(names, statistics, strict=True) if s.reader
         )
-        group = Alone(weight) if self.compiled and weight.view.direct and weight.mask.numel() else None
+        group = Alone(weight) if self.compiled and weight.mask.numel() else None
         if weight.view.key is not None and not is_elementwise(criterion):
             return _scores_of_whole(weight, criterion, values())
         fusable = is_elementwise(criterion) and len(readers) == len(names) and settings is not None
-        if group is None or not group.compiles or not fusable:
+        if group is None or not fusable:
             given = values()
             with unchanged(criterion, weight, given.items()):
                 return criterion(**given)

@@ -22,11 +22,10 @@ def clear_state(optimizer: torch.optim.Optimizer, weight: Weight, keep: Tensor) 
     Every floating-point tensor of the weight's shape counts: SGD's momentum, both moments of Adam, RMSprop's averages.
     A pruned weight leaves nothing behind, and one that grows back starts like a new one.
     """
-    for holder, kept in weight.view.holders(weight.parameter, keep):
-        for name, state in named_states(optimizer, holder):
-            zero_pruned(state, kept.view(torch.uint8))
-            if name in INITIAL and (start := group_of(optimizer, holder).get(INITIAL[name], 0)):
-                state.masked_fill_(~kept, float(start))
+    for name, state in named_states(optimizer, weight.parameter):
+        zero_pruned(state, keep.view(torch.uint8))
+        if name in INITIAL and (start := group_of(optimizer, weight.parameter).get(INITIAL[name], 0)):
+            state.masked_fill_(~keep, float(start))
 
 
 def named_states(optimizer: torch.optim.Optimizer, parameter: Tensor) -> Iterator[tuple[str, Tensor]]:

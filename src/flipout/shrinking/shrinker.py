@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..channels.comparison import Arguments, NamedExample, as_arguments, tensors_of
+from ..channels.comparison import Arguments, NamedExample, as_arguments, examples_in, tensors_of
 from ..channels.copies import UnsupportedNetworkError
 from ..channels.removable import Remainder, RemovableChannels
 from ..host import Host
@@ -22,7 +22,7 @@ from ..views.cut import Indices
 from . import refusals
 from .loop_calls import LoopCall, LoopCalls, problem_of
 from .network_cut import NetworkCut, same_indices
-from .state import Shrink, ShrunkState, describe_example, example_of_zeros, first_size, read_shrunk_state
+from .state import Shrink, ShrunkState, describe_example, example_of_zeros, read_shrunk_state
 from .trial import try_cut
 
 WITHOUT = "Train without shrinking"
@@ -194,7 +194,7 @@ class Shrinker:
             channels, remainder = self._trace(few)
             is_new = not same_indices(self._resting, remainder.tensors)
             self._resting, self._channels = remainder.tensors, channels
-        self._example, self._batch, self._impossible = few, first_size(example), False
+        self._example, self._batch, self._impossible = few, examples_in(example), False
         if pruner.finished and not remainder.tensors:  # before that, another pruning may follow
             warn(
                 "shrink() removed nothing: weights that are kept read every channel that could go. Prune more, or "
@@ -207,8 +207,8 @@ class Shrinker:
     def expand(self) -> None:
         """Put all channels back: the original architecture, with the same outputs.
 
-        What is left of a tensor is written into the original. Pruned weights are zero. Biases and norms of channels
-        that were removed are what they were then; nothing reads them.
+        What is left of a tensor is written into the original. Pruned weights are zero. Kept weights, biases and norms
+        of channels that were removed are what they were then; nothing reads them.
         """
         self._make_whole()
         self._resting, self._looked = {}, (len(self._pruner.events), False)
@@ -269,12 +269,6 @@ class Shrinker:
         if self._asked and due is not None and due.step == pruner.step + 1 and not refusals.of_modules(pruner.model):
             self._calls.watch(pruner.model)
 
-    def after_event(self) -> None:
-        """Called after each event."""
-        for cut in self._cuts[:1]:
-            cut.drop_pruned()
-            self._forget_shapes()
-
     def refuse_copy(self, model: nn.Module) -> None:
         """Refuse a copy of the model that the masks do not fit."""
         if problem := refusals.of_copy(self._pruner.masks if self.shrunk else {}, model):
@@ -289,9 +283,9 @@ class Shrinker:
         state = ShrunkState(self._resting, tuple(self.shrinks), describe_example(self._example), self._batch)
         return state.as_text()
 
-    def check(self, text: str, masks: Mapping[str, Tensor]) -> None:
+    def check(self, text: str, masks: Mapping[str, Tensor], *, finished: bool) -> None:
         """Refuse what a state says about the shrunk network if it does not fit this one, which is whole, or the masks
-        of the state."""
+        of the state. `finished` says whether the last pruning of the state is done."""
         state, pruner = read_shrunk_state(text), self._pruner
         tensors = named_tensors(pruner.model)
         for name, each in state.indices.items():
@@ -310,7 +304,7 @@ class Shrinker:
             except UnsupportedNetworkError:  # the example has zeros in place of data, such as token numbers
                 return
             taken = {weight.name: weight.take(masks[weight.name]) for weight in pruner.weights}
-            _refuse_live_channels(channels, state.indices, taken)
+            _refuse_live_channels(channels, state.indices, taken, keeps_weights=self._keeps_weights(finished))
             self._traced = text, channels
 
     def load(self, text: str) -> None:
@@ -359,7 +353,7 @@ class Shrinker:
             with torch.random.fork_rng(devices={each.device for each in tensors_of(example) if each.is_cuda}):
                 channels = RemovableChannels(network, *example)
                 remainder = self._remainder(channels)
-                if channels.problem and not remainder.tensors:
+                if channels.problem and not self._remainder(channels, finished=True).tensors:
                     raise UnsupportedNetworkError(channels.problem)
                 _refuse(refusals.of_tensors(self._pruner, remainder.tensors))
                 try_cut(network, remainder.tensors, channels.attributes(network, remainder.tensors), example)
@@ -367,19 +361,23 @@ class Shrinker:
             raise ValueError(f"the network cannot be shrunk: {error}. {WITHOUT}") from error
         return channels, remainder
 
-    def _remainder(self, channels: RemovableChannels) -> Remainder:
-        connections = {
-            weight.name: channels.connections_of(weight.name, weight.view.shown(weight.mask), weight.view.indices)
-            for weight in self._pruner.weights
-        }
-        return channels.remainder({name: matrix for name, matrix in connections.items() if matrix is not None})
+    def _remainder(self, channels: RemovableChannels, *, finished: bool | None = None) -> Remainder:
+        """What is left of the network by the masks, as if the last pruning were done if `finished`."""
+        masks = {weight.name: (weight.mask, weight.view.indices) for weight in self._pruner.weights}
+        final = self._pruner.finished if finished is None else finished
+        return channels.remainder(masks, keeps_weights=self._keeps_weights(final))
+
+    def _keeps_weights(self, finished: bool) -> bool:
+        """Whether the training depends on kept weights that influence nothing: the next event ranks them with all
+        others, and noise relative to the weights is computed from all of them."""
+        noise = self._pruner.work.noise
+        return not finished or (noise is not None and noise.relative_to == "weight")
 
     def _computed_with(self, indices: Mapping[str, Indices]) -> int:
         """The prunable weights that are left with these indices."""
-        whole = {weight.name: Positions.all_of(weight.view.positions.shape) for weight in self._pruner.weights}
-        return sum(
-            Positions(every.shape, indices.get(name, every.indices)).held.numel() for name, every in whole.items()
-        )
+        every = {weight.name: weight.view.positions.shape for weight in self._pruner.weights}
+        left = {name: Positions(every[name], each).held.numel() for name, each in indices.items() if name in every}
+        return sum(left.get(name, shape.numel()) for name, shape in every.items())
 
     def _cut_to(self, indices: Mapping[str, Indices]) -> None:
         """Cut the network, which is whole; within `expanded()` when that ends."""
@@ -450,29 +448,20 @@ def estimate(masks: Mapping[str, Tensor]) -> tuple[float, float]:
 
 
 def _refuse_live_channels(
-    channels: RemovableChannels, indices: Mapping[str, Indices], masks: Mapping[str, Tensor]
+    channels: RemovableChannels, indices: Mapping[str, Indices], masks: Mapping[str, Tensor], *, keeps_weights: bool
 ) -> None:
     """Refuse indices of a state that do not belong together, or that remove channels which its masks need."""
-
-    def remainder(of: Callable[[str, torch.Size], tuple[Tensor, Indices]]) -> Mapping[str, Indices]:
-        found = {name: channels.connections_of(name, *of(name, shape)) for name, shape in channels.weights.items()}
-        return channels.remainder({name: matrix for name, matrix in found.items() if matrix is not None}).tensors
-
-    def block(name: str, shape: torch.Size) -> tuple[Tensor, Indices]:
-        where = Positions(shape, indices.get(name, (None,) * len(shape)))
-        return torch.ones(where.held, dtype=torch.bool), where.indices
-
-    def kept(name: str, shape: torch.Size) -> tuple[Tensor, Indices]:
-        return masks.get(name, torch.ones(shape, dtype=torch.bool)), (None,) * len(shape)
-
-    if not same_indices(remainder(block), indices):
+    left = {name: Positions(shape, indices.get(name, (None,) * len(shape))) for name, shape in channels.weights.items()}
+    blocks = {name: (torch.ones(where.held, dtype=torch.bool), where.indices) for name, where in left.items()}
+    if not same_indices(channels.remainder(blocks).tensors, indices):
         raise ValueError(
             "`shrunk` of the state does not fit the model: what is left of its tensors does not fit together"
         )
-    needed = remainder(kept)
+    whole = {name: (mask, (None,) * mask.ndim) for name, mask in masks.items()}
+    needed = channels.remainder(whole, keeps_weights=keeps_weights).tensors
     for name, each in indices.items():
-        for left, least in zip(each, needed.get(name, (None,) * len(each)), strict=True):
-            if left is not None and (least is None or not bool(torch.isin(least, left).all())):
+        for here, least in zip(each, needed.get(name, (None,) * len(each)), strict=True):
+            if here is not None and (least is None or not bool(torch.isin(least, here).all())):
                 raise ValueError(f"`shrunk` of the state removes channels of {name} that its masks need")
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..channels.comparison import Arguments, tensors_of
+from ..channels.comparison import Arguments
 from ..channels.copies import first_line
 from ..views.cut import Indices
 
@@ -119,11 +119,6 @@ def _shape(sizes: Any) -> tuple[int, ...]:
     if not all(type(size) is int and 0 < size < 1 << 31 for size in sizes):
         raise ValueError("sizes that are not positive whole numbers")
     return tuple(sizes)
-
-
-def first_size(example: Arguments) -> int:
-    """The size of the first axis of an example: how many examples are in a batch."""
-    return next((len(each) for each in tensors_of(example) if each.ndim), 1)
 
 
 def describe_example(example: Arguments | None) -> tuple[Described, ...]:

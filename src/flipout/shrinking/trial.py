@@ -10,23 +10,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from ..channels.comparison import Arguments, EquivalenceCheck, coarsest_epsilon, describe_difference, tensors_of
+from ..channels.comparison import Arguments, coarsest_epsilon, describe_difference
 from ..channels.copies import UnsupportedNetworkError, evaluation_copy, first_line
-from ..channels.resize import Attributes
-from ..channels.trial import ByPosition
+from ..channels.resize import Attributes, resize
+from ..channels.trial import ByPosition, Comparison
 from ..views.cut import Indices
 from .fixed_randomness import fixed_randomness
-from .network_cut import NetworkCut
 
 
 @torch.no_grad()
 def try_cut(model: nn.Module, indices: Mapping[str, Indices], attributes: Attributes, arguments: Arguments) -> None:
     """Raise an `UnsupportedNetworkError` if the network would compute something else without some channels."""
     whole = evaluation_copy(model)
-    check = EquivalenceCheck(ByPosition(whole, *arguments), tensors_of(arguments))
-    NetworkCut(whole, None, ()).apply(indices, attributes)
-    check.verify(check.model)
-    _try_in_training_mode(model, indices, attributes, arguments, check.example)
+    comparison = Comparison(whole, *arguments)
+    resize(whole, indices, attributes)
+    comparison.verify(whole)
+    _try_in_training_mode(model, indices, attributes, arguments, comparison.example)
 
 
 def _try_in_training_mode(
@@ -42,7 +41,7 @@ def _try_in_training_mode(
     of the network, has fixed results.
     """
     whole, smaller = (ByPosition(_training_copy(model), *arguments) for _ in range(2))
-    NetworkCut(smaller.model, None, ()).apply(indices, attributes)
+    resize(smaller.model, indices, attributes)
     try:
         expected, inputs = _outputs(whole.double(), _exact(example)), _exact(example)
         smaller.double()

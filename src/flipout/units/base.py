@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from ..channels.comparison import Arguments
 from ..events import Selection
 from ..problems import Need, NotFiniteError
-from ..ranking import choose, smallest
+from ..ranking import choose, choose_dead_first, smallest
 from ..ranking.ranking import Run
 from ..runtime.scoring import comparison_type
 from ..schedules import Pruning
@@ -70,9 +71,14 @@ class Ranking:
         lowest = smallest(self.scores, [~mask for mask in self.masks], max(0, pruned - self.returning(keep)), **options)
         return [~mark for mark in lowest]
 
+    @property
+    def finds_dead(self) -> bool:
+        """Whether weights on no live path are pruned first."""
+        return self.dead.ready(self.model, self.step)
+
     def find_dead(self, masks: Sequence[Tensor]) -> Mapping[int, Tensor]:
-        """The weights on no live path under some masks, by the number of their tensor, if they are pruned first."""
-        return self.dead.find(self.weights, masks) if self.dead.ready(self.model, self.step) else {}
+        """The weights on no live path under some masks, by the number of their tensor."""
+        return self.dead.find(self.weights, masks)
 
     def not_finite(self, number: int, what: str = "scores") -> FloatingPointError:
         """The error for NaN or infinite numbers in a weight."""
@@ -95,7 +101,7 @@ class Units:
     def select(self, ranking: Ranking, keep: int) -> Selection:
         """Choose what to prune, and what comes back, so that exactly `keep` weights are kept."""
         options = ranking.options()
-        pick = ranking.dead.chooser(ranking.model, ranking.weights, ranking.step) or choose
+        pick = partial(choose_dead_first, ranking.find_dead) if ranking.finds_dead else choose
         try:
             candidates = ranking.candidates(keep, options)
             chosen = pick(

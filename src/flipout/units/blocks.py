@@ -101,7 +101,7 @@ class BlockUnits(Units):
 
     def _ranked(self, ranking: Ranking, scores: Scores, candidates: list[Tensor], grids: Sequence[Tensor]) -> Scores:
         """The scores, with the lowest of all for units on no live path; as they are if no unit is on one."""
-        if not ranking.dead.ready(ranking.model, ranking.step):
+        if not ranking.finds_dead:
             return scores
         masks = self._expand(candidates, grids)
         dead = self._dead_units(ranking.find_dead(masks), masks)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..modules import unwrapped
 from ..weights import Weight
 from .channel_counts import ChannelCounts
-from .channel_table import ChannelTable, positions_of_pairs
+from .channel_table import ChannelTable
 from .granularity import Target
 
 TITLES: dict[Target, str] = {
@@ -63,8 +63,9 @@ class Costs:
 
 def costs_of(target: Target, table: ChannelTable, model: nn.Module, weights: Sequence[Weight]) -> Costs:
     """The costs of a network in the unit of a target. Those of "latency" are multiply-adds; see `latency.py`."""
-    positions, prices = positions_of_pairs(table, weights), [1] * len(weights)
-    costs = Costs(table.units, list(table.outputs), list(table.inputs), positions, prices)
+    pairs = [len(outputs) * len(inputs) for outputs, inputs in zip(table.outputs, table.inputs, strict=True)]
+    positions = [weight.size // max(1, number) for weight, number in zip(weights, pairs, strict=True)]
+    costs = Costs(table.units, list(table.outputs), list(table.inputs), positions, [1] * len(weights))
     if target == "weights":
         return costs
     covered, graph = {weight.name for weight in weights}, table.graph

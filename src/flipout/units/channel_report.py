@@ -9,7 +9,7 @@ import torch
 from ..text_table import table as text_table
 from ..weights import Weight
 from .budgets import TITLES, Costs
-from .channel_table import ChannelTable
+from .channel_table import ChannelTable, why_outputs_stay
 from .granularity import Target
 
 SHOWN = 20
@@ -51,13 +51,6 @@ def _rows(table: ChannelTable, weights: Sequence[Weight]) -> list[tuple[str, str
         outputs = table.outputs[number]
         stay = int((outputs == table.units).sum())
         if stay:
-            rows.append((weight.name, f"{len(outputs):,}", f"{stay:,}", _reason(table, weight, len(outputs))))
+            why = why_outputs_stay(weight, table.graph, table.problem)
+            rows.append((weight.name, f"{len(outputs):,}", f"{stay:,}", why))
     return rows
-
-
-def _reason(table: ChannelTable, weight: Weight, outputs: int) -> str:
-    if weight.name not in table.graph.tensors:
-        return "the network does not use it in a call like this"
-    sizes, reasons = map(len, table.graph.tensors[weight.name]), table.graph.reasons[weight.name]
-    known = [why for size, why in zip(sizes, reasons, strict=True) if size == outputs and why]
-    return known[0] if known else table.problem or "a layer that is not pruned writes or reads them"

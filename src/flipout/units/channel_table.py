@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..channels.graph import ChannelGraph
-from ..channels.labels import FIXED, distinct
+from ..channels.labels import FIXED, Labels
 from ..channels.resize import Guess
 from ..channels.trial import removable
 from ..modules import inputs_first, is_stacked, unwrapped
@@ -28,7 +28,7 @@ class ChannelTable:
         families: for each unit the number of its family. The units of a family are the channels of one tensor, such as
             the outputs of a layer, or of a residual stream. One of them always stays.
         outputs: for each layer, the unit of each output; `units` stands for an output that always stays.
-        inputs: for each layer, the unit of each input; None for a convolution with groups, where a group is a unit.
+        inputs: for each layer, the unit of each input.
         output_axes: for each layer, the axis of its matrix that the outputs lie along.
         stacked: for each layer, whether its weight is a stack of matrices, which have the same channels.
         notes: what could not be divided into units.
@@ -41,7 +41,7 @@ class ChannelTable:
     units: int
     families: list[int]
     outputs: list[Tensor]
-    inputs: list[Tensor | None]
+    inputs: list[Tensor]
     output_axes: list[int]
     stacked: list[bool]
     notes: tuple[str, ...]
@@ -129,8 +129,8 @@ class ChannelTable:
 
     def _axes(self, number: int) -> list[tuple[int, Tensor]]:
         """The axes of a matrix that units lie along, with the unit of each place."""
-        axis, inputs = self.output_axes[number], self.inputs[number]
-        return [(axis, self.outputs[number]), *([] if inputs is None else [(1 - axis, inputs)])]
+        axis = self.output_axes[number]
+        return [(axis, self.outputs[number]), (1 - axis, self.inputs[number])]
 
 
 def _pairs(tensor: Tensor, stacked: bool) -> Tensor:
@@ -194,10 +194,14 @@ def table_of_network(
     axes = [_output_axis(weight) for weight in weights]
     sides = [_sides_of(weight, graph, axis) for weight, axis in zip(weights, axes, strict=True)]
     outputs, inputs = ([numbers[side[k]] for side in sides] for k in (0, 1))
-    notes = _notes(weights, graph, [*zip(outputs, inputs, strict=True)], len(chosen), found.problem)
+    notes = tuple(
+        f"nothing of {weight.name} is pruned: {why_outputs_stay(weight, graph, found.problem)}"
+        for weight, *own in zip(weights, outputs, inputs, strict=True)
+        if not any(bool((side < len(chosen)).any()) for side in own)
+    )
     stacked, families = list(map(_is_stack, weights)), _families(outputs, len(chosen))
     followed = graph, numbers, found.follows, found.problem
-    return ChannelTable(len(chosen), families, outputs, [*inputs], axes, stacked, notes, *followed)
+    return ChannelTable(len(chosen), families, outputs, inputs, axes, stacked, notes, *followed)
 
 
 def _sides_of(weight: Weight, graph: ChannelGraph, axis: int) -> tuple[Tensor, Tensor]:
@@ -217,50 +221,20 @@ def _is_stack(weight: Weight) -> bool:
     return len(weight.view.positions.shape) == 3 and is_stacked(weight.module)
 
 
-def _notes(
-    weights: Sequence[Weight], graph: ChannelGraph, sides: Sequence[tuple[Tensor, Tensor]], units: int, problem: str
-) -> tuple[str, ...]:
-    """Which weights have no unit, and why."""
-    notes = []
-    for weight, channels in zip(weights, sides, strict=True):
-        if any(bool((side < units).any()) for side in channels):
-            continue
-        if weight.name not in graph.tensors:
-            reason = "the network does not use it in a call like this"
-        else:
-            axis = _output_axis(weight) + _is_stack(weight)
-            reason = graph.reasons[weight.name][axis] or problem or "another layer needs its channels"
-        notes.append(f"nothing of {weight.name} is pruned: {reason}")
-    return tuple(notes)
+def why_outputs_stay(weight: Weight, graph: ChannelGraph, problem: str) -> str:
+    """Why outputs of a weight cannot be removed. `problem` says why the code of the network cannot lose some."""
+    if weight.name not in graph.tensors:
+        return "the network does not use it in a call like this"
+    known = graph.reasons[weight.name][_output_axis(weight) + _is_stack(weight)]
+    return known or problem or "a layer that is not pruned writes or reads them"
 
 
 def _families(outputs: Sequence[Tensor], units: int) -> list[int]:
-    """Units that are outputs of one layer belong to one family."""
-    families = list(range(units))
+    """Units that are outputs of one layer belong to one family, which has the number of its first unit."""
+    together = Labels()
+    labels = together.new(units)
     for channels in outputs:
-        members = distinct(channels[channels < units])
-        for unit in members[1:]:
-            _merge(families, members[0], unit)
-    return [_family(families, unit) for unit in range(units)]
-
-
-def _merge(families: list[int], one: int, other: int) -> None:
-    low, high = sorted((_family(families, one), _family(families, other)))
-    families[high] = low
-
-
-def _family(families: list[int], unit: int) -> int:
-    while families[unit] != unit:
-        families[unit] = families[families[unit]]
-        unit = families[unit]
-    return unit
-
-
-def positions_of_pairs(table: ChannelTable, weights: Sequence[Weight]) -> list[int]:
-    """For each layer, the number of weights between one output and one input; of one output with groups."""
-    result = []
-    for number, weight in enumerate(weights):
-        inputs = table.inputs[number]
-        pairs = len(table.outputs[number]) * (1 if inputs is None else len(inputs))
-        result.append(weight.size // max(1, pairs))
-    return result
+        members = labels[channels[channels < units]]
+        together.tie(members, members[:1])
+    families: list[int] = (together.roots(labels) - labels[:1]).tolist()
+    return families

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ..channels.copies import UnsupportedNetworkError
 from ..channels.live_paths import LivePaths
 from ..problems import DeadFirstWarning, Need, warn
-from ..ranking import choose_dead_first
 from ..runtime.example_call import NOT_CALLED, ExampleCall
 from ..weights import Weight
 
@@ -40,12 +37,6 @@ class DeadWeights:
     def needs(self, units: str) -> dict[Need, str]:
         """What pruning dead weights first needs, with a kind of units."""
         return {}
-
-    def chooser(self, model: nn.Module, weights: Sequence[Weight], step: int) -> Callable[..., list[Tensor]] | None:
-        """The function that chooses what to prune; None for the usual one."""
-        if not self.ready(model, step):
-            return None
-        return partial(choose_dead_first, lambda masks: self.find(weights, masks))
 
 
 class DeadFirst(DeadWeights):
@@ -87,16 +78,8 @@ class DeadFirst(DeadWeights):
 
     def find(self, weights: Sequence[Weight], masks: Sequence[Tensor]) -> dict[int, Tensor]:
         assert self._paths is not None
-        shown = {w.name: w.view.shown(mask) for w, mask in zip(weights, masks, strict=True)}
-        dead = self._paths.dead(shown)
-        found = {}
-        for number, (weight, mask) in enumerate(zip(weights, masks, strict=True)):
-            # What is kept, but not in the network any more, is on no path.
-            here = dead.get(weight.name, torch.zeros_like(shown[weight.name]))
-            marked = weight.view.merged(here, mask)
-            if weight.name in dead or (not weight.view.direct and bool(marked.any())):
-                found[number] = marked
-        return found
+        dead = self._paths.dead({weight.name: mask for weight, mask in zip(weights, masks, strict=True)})
+        return {number: dead[weight.name] for number, weight in enumerate(weights) if weight.name in dead}
 
     def _record(self, model: nn.Module) -> None:
         if self.call.arguments is None:

@@ -20,7 +20,7 @@ def bundle_sizes(table: ChannelTable, round_to: int) -> dict[int, int]:
     A unit may be several channels of a layer, such as a head. What they have in common counts.
     """
     common = dict.fromkeys(table.families, 0)
-    for channels in (*table.outputs, *(side for side in table.inputs if side is not None)):
+    for channels in (*table.outputs, *table.inputs):
         for unit, width in enumerate(torch.bincount(channels, minlength=table.units)[: table.units].tolist()):
             common[table.families[unit]] = math.gcd(common[table.families[unit]], width)
     return {family: round_to // math.gcd(round_to, max(1, width)) for family, width in common.items()}

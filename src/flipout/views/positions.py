@@ -67,39 +67,6 @@ class Positions:
         return total
 
 
-@dataclass(frozen=True, eq=False)
-class Listed(Positions):
-    """Single elements of an original tensor, held as a vector.
-
-    Args:
-        numbers: the number of each element in the original tensor, ascending.
-    """
-
-    numbers: Tensor
-
-    @classmethod
-    def of(cls, shape: torch.Size, numbers: Tensor) -> Self:
-        """The positions of elements with these numbers."""
-        return cls(shape, (None,) * len(shape), numbers.to("cpu", torch.int64))
-
-    @property
-    def whole(self) -> bool:
-        return False
-
-    @property
-    def held(self) -> torch.Size:
-        return self.numbers.shape
-
-    def elements(self) -> Tensor:
-        return self.numbers
-
-    def starts(self, device: torch.device | str = "cpu") -> Tensor:
-        return torch.zeros(1, dtype=torch.int32, device=device)
-
-    def offsets(self, device: torch.device | str = "cpu") -> Tensor:
-        return _wrapped(self.numbers).to(device)
-
-
 def _wrapped(numbers: Tensor) -> Tensor:
     """Numbers as int32, modulo 2^32."""
     return ((numbers + (1 << 31)) % (1 << 32) - (1 << 31)).to(torch.int32)

@@ -52,9 +52,6 @@ class Shard(View):
         )
         return wrapped
 
-    def merged(self, shown: Tensor, local: Tensor) -> Tensor:
-        return local_of(shown)
-
     def take(self, tensor: Any) -> Tensor:
         """The elements that this rank holds, of a DTensor of any layout or of an ordinary tensor."""
         if is_sharded(tensor):

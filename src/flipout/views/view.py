@@ -17,9 +17,6 @@ from .positions import Positions
 class View:
     """The whole tensor is here. `Shard` and `Cut` override what is different for them."""
 
-    direct = True
-    """Whether `local` is the memory of the parameter itself, so that a change of it needs no `put`."""
-
     key: Hashable | None = None
     """Numbers of weights with the same key are summed over ranks in one exchange. None: no other rank holds more."""
 
@@ -28,9 +25,6 @@ class View:
 
     coordinates: tuple[tuple[int, ...], ...] | None = None
     """Which shard this is, in plain numbers: ranks with the same ones hold the same elements."""
-
-    aside: Tensor | None = None
-    """Weights that belong to the tensor and that the optimizer trains, but that the network does not hold."""
 
     def __init__(self, positions: Positions) -> None:
         self.positions = positions
@@ -50,34 +44,16 @@ class View:
         return self.positions.elements()
 
     def local(self, parameter: Tensor) -> Tensor:
-        """The values that are here, as a plain tensor."""
+        """The values that are here, as a plain tensor in the memory of the parameter."""
         return parameter
 
     def grad(self, parameter: Tensor) -> Tensor | None:
         """The gradients of `local`."""
         return parameter.grad
 
-    def put(self, parameter: Tensor, values: Tensor) -> None:
-        """Write values where `local` reads them."""
-        self.local(parameter).copy_(values)
-
-    def put_grad(self, parameter: Tensor, values: Tensor) -> None:
-        """Write gradients where `grad` reads them."""
-        grad = self.grad(parameter)
-        assert grad is not None
-        grad.copy_(values)
-
-    def holders(self, parameter: Tensor, local: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """The tensors that the optimizer trains, each with its elements of a tensor of all elements that are here."""
-        return [(parameter, local)]
-
     def shown(self, local: Tensor) -> Tensor:
-        """A tensor of the elements that are here, in the shape and the kind of the parameter."""
+        """A tensor of the elements that are here, of the kind of the parameter."""
         return local
-
-    def merged(self, shown: Tensor, local: Tensor) -> Tensor:
-        """A tensor of the elements that are here, from one in the parameter's shape; `local` has what that lacks."""
-        return shown
 
     def take(self, tensor: Tensor) -> Tensor:
         """The elements that are here, of a tensor of the original shape."""
@@ -102,9 +78,6 @@ class View:
     def version(self, parameter: Tensor) -> tuple[int, ...]:
         """Changes whenever something changes the values, except for writes through `.data`."""
         return parameter._version, parameter.data_ptr()
-
-    def accumulated(self, parameter: Tensor) -> None:
-        """Called when a backward pass has added to the gradient."""
 
     def prepare(self, parameter: Tensor) -> None:
         """Called before a step, when the gradient is complete."""
