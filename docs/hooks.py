@@ -1,4 +1,4 @@
-"""Hooks of the documentation site: links to files outside of docs/, a complete reference, nothing from other hosts."""
+"""Hooks of the documentation site: links to files outside docs/, a complete reference, nothing from other hosts."""
 
 from __future__ import annotations
 

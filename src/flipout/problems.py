@@ -78,7 +78,7 @@ class NotFiniteError(ValueError):
 
 
 def warn(message: str, category: type[Warning], place: tuple[str, int] | None = None) -> None:
-    """Warn at a line of a file: by default the one outside of this package that called it."""
+    """Warn at a line of a file: by default the one outside this package that called it."""
     file, line = place or users_line()
     warnings.warn_explicit(message, category, file, line)
 

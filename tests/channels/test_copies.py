@@ -43,7 +43,7 @@ def test_nothing_is_printed_if_all_is_well(form: str, capfd: pytest.CaptureFixtu
 
 
 def test_the_network_itself_is_not_changed(capfd: pytest.CaptureFixture[str]) -> None:
-    """torch.fx goes on printing the errors of the user's own graphs."""
+    """torch.fx still prints the errors of the user's own graphs."""
     model = fx.symbolic_trace(FixedBatch())
     quiet = independent_copy(model)
     for each, printed in ((quiet, False), (model, True), (without_printed_errors(copy.deepcopy(model)), False)):

@@ -36,7 +36,7 @@ def random_loop(seed: int) -> None:
 
 
 def interrupted(seed: int) -> None:
-    """Ctrl-C at random moments of random steps: the model is sparse before anybody sees it, and training goes on."""
+    """Ctrl-C at random moments of random steps: the model is sparse before anybody sees it, and training continues."""
     training, chance = RandomTraining(seed), random.Random(f"interrupted {seed}")
     training.step(0)  # an optimizer that is interrupted while it makes its state is broken without a pruner too
     for number in range(1, training.steps - 8):

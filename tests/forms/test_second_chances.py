@@ -59,7 +59,7 @@ def test_weights_come_back_until_the_masks_are_frozen() -> None:
 
 
 def test_what_a_returning_weight_has_learned_is_kept() -> None:
-    """A weight that comes back has its hidden value, shrunk, and its momentum goes on."""
+    """A weight that comes back has its hidden value, moved towards 0, and its momentum continues."""
     model = mlp()
     optimizer = sgd(model)
     pruner = magnitude(model, optimizer)

@@ -1,4 +1,4 @@
-"""Shrinks and resumed runs that fail half-way: nothing is lost, and the training goes on."""
+"""Shrinks and resumed runs that fail half-way: nothing is lost, and the training continues."""
 
 from __future__ import annotations
 

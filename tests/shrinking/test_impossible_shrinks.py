@@ -1,4 +1,4 @@
-"""Networks and optimizers that cannot be shrunk: the loop of the documentation goes on, and nothing is changed."""
+"""Networks and optimizers that cannot be shrunk: the loop of the documentation continues, and nothing is changed."""
 
 from __future__ import annotations
 

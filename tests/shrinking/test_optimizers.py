@@ -1,4 +1,4 @@
-"""Which optimizers go on in the same way with a part of a tensor."""
+"""Which optimizers continue in the same way with some elements of a tensor."""
 
 from __future__ import annotations
 

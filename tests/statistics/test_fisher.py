@@ -48,7 +48,7 @@ def test_a_horizon_is_at_least_one_gradient() -> None:
 
 @pytest.mark.parametrize("statistic", [SquaredGradient, FullSquaredGradient])
 def test_pruned_weights_fade_or_go_on(statistic: type[SquaredGradient]) -> None:
-    """With masked gradients a pruned weight has no gradient; with unmasked ones its mean goes on."""
+    """With masked gradients a pruned weight has no gradient; with unmasked ones its mean continues."""
     model = mlp()
     optimizer = sgd(model, lr=0.0)  # so that the gradients do not depend on what was pruned later
     pruner = flipout.Pruner(

@@ -33,7 +33,7 @@ PART_TITLES = {
     "one shot": "One-shot beside gradual pruning",
     "choice": "Choices made on held-out data",
     "smoke test": "Smoke test: it says nothing about the methods",
-    "runs": "Runs outside of a grid",
+    "runs": "Runs outside a grid",
 }
 HELD_OUT = ", on held-out training data"
 METHOD_SETTINGS = {"method", "sparsity", "seed"}

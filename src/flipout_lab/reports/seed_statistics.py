@@ -205,7 +205,7 @@ def _interpolated(runs: Sequence[Record], sparsity: float) -> Cell:
 
 
 def interpolate(points: Iterable[tuple[float, float]], sparsity: float) -> float | None:
-    """The accuracy at a sparsity, interpolated linearly in the logarithm of the density; None outside of the curve.
+    """The accuracy at a sparsity, interpolated linearly in the logarithm of the density; None outside the curve.
 
     The curve goes through the Pareto front of the points (sparsity, accuracy). A point is left out if another one has
     at least its sparsity and at least its accuracy.
