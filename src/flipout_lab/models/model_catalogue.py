@@ -11,7 +11,18 @@ import torch
 from torch import nn
 
 from ..errors import LabError, find, unknown
-from .networks import Shape, conv_6, densenet121, lenet_5, lenet_300_100, mlp, resnet10, resnet18, vgg19
+from .networks import (
+    Shape,
+    conv_6,
+    densenet121,
+    lenet_5,
+    lenet_300_100,
+    mlp,
+    resnet10,
+    resnet18,
+    resnet18_strided,
+    vgg19,
+)
 
 
 @dataclass(frozen=True)
@@ -37,6 +48,12 @@ MODELS: dict[str, ModelInfo] = {
     "lenet-5": ModelInfo("LeNet-5", "two convolutions, 500 hidden units (Caffe's LeNet-5)", lenet_5, "mnist"),
     "conv-6": ModelInfo("Conv-6", "six convolutions, three dense layers (Frankle and Carbin, 2019)", conv_6, "cifar10"),
     "resnet18": ModelInfo("ResNet18", "ResNet18 for CIFAR-10 (He et al., 2016)", resnet18, "cifar10"),
+    "resnet18-strided": ModelInfo(
+        "ResNet18 with a strided stem",
+        "ResNet18 that halves the image first: a quarter of the multiply-adds; `--width 0.5` has 2.8 M weights",
+        resnet18_strided,
+        "cifar10",
+    ),
     "resnet10": ModelInfo("ResNet10", SMALL_RESNET, resnet10, "cifar10"),
     "vgg19": ModelInfo("VGG19", "VGG19 with batch norm for CIFAR-10 (Simonyan and Zisserman, 2015)", vgg19, "cifar10"),
     "densenet121": ModelInfo(

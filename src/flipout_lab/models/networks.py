@@ -123,6 +123,10 @@ def resnet18(shape: Shape, classes: int, width: float) -> nn.Module:
     return ResNet(shape, classes, width, blocks_per_stage=2, stem_stride=1)
 
 
+def resnet18_strided(shape: Shape, classes: int, width: float) -> nn.Module:
+    return ResNet(shape, classes, width, blocks_per_stage=2, stem_stride=2)
+
+
 def resnet10(shape: Shape, classes: int, width: float) -> nn.Module:
     return ResNet(shape, classes, width, blocks_per_stage=1, stem_stride=2)
 

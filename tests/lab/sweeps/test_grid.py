@@ -133,6 +133,7 @@ def test_shipped_grids_are_valid(name: str) -> None:
     shipped = read_grid(name)
     expected = {
         "small-resnet10": {"second chances"},
+        "larger": {"second chances"},
         "demo": {"results"},
         "cited": {"their papers"},
         "second": {"second chances"},
