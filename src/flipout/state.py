@@ -113,7 +113,7 @@ def check_state(pruner: Host, state: Mapping[str, Any], *, starts_dense: bool) -
     read_saved(state["sparse_kernels"])
     pruner.units.check(state["units"])
     for key, here in tensors_of(pruner).items():
-        _check_tensors(key, state[key], here)
+        _check_tensors(f"state[{key!r}]", state[key], here)
     for weight in pruner.weights:
         for key, slot in state["form"][weight.name].items():
             if weight.view.key is None and slot.is_floating_point() and not slot.isfinite().all():
@@ -183,22 +183,22 @@ def _check_tensors(path: str, saved: Any, here: Any) -> None:
     """Compare tensors in dicts of any depth: the same names, shapes and dtypes."""
     if isinstance(here, Mapping):
         if not isinstance(saved, Mapping):
-            raise ValueError(f"{path} is a {type(saved).__name__} in the state; it must be a dict")
+            raise ValueError(f"{path} is a {type(saved).__name__}; it must be a dict")
         if missing := [name for name in here if name not in saved]:
-            raise ValueError(f"the state has no tensor for {path} of {', '.join(map(str, missing))}")
+            raise ValueError(f"{path} has no {', '.join(map(str, missing))}")
         if unknown := [name for name in saved if name not in here]:
-            raise ValueError(f"the state has {path} of {', '.join(map(str, unknown))}, which this pruner does not have")
+            raise ValueError(f"{path} has {', '.join(map(str, unknown))}, which this pruner does not have")
         for name, value in here.items():
-            _check_tensors(f"{path} of {name}", saved[name], value)
+            _check_tensors(f"{path}[{name!r}]", saved[name], value)
         return
     if not isinstance(saved, Tensor):
-        raise ValueError(f"{path} is a {type(saved).__name__} in the state; it must be a tensor")
+        raise ValueError(f"{path} is a {type(saved).__name__}; it must be a tensor")
     if saved.is_meta or saved.layout != torch.strided:
-        raise ValueError(f"{path} has no values in the state, or is a sparse tensor; it must be an ordinary tensor")
+        raise ValueError(f"{path} has no values, or is a sparse tensor; it must be an ordinary tensor")
     if saved.shape != here.shape:
-        raise ValueError(f"{path} has shape {tuple(saved.shape)} in the state and {tuple(here.shape)} here")
+        raise ValueError(f"{path} has shape {tuple(saved.shape)}, and {tuple(here.shape)} in this pruner")
     if saved.dtype != here.dtype:
-        raise ValueError(f"{path} is of {saved.dtype} in the state and of {here.dtype} here")
+        raise ValueError(f"{path} is of {saved.dtype}, and of {here.dtype} in this pruner")
 
 
 def read_events(text: str) -> list[Event]:
