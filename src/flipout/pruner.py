@@ -30,7 +30,7 @@ from .runtime.tracking import StatisticMaker, Statistics
 from .runtime.work import Work, weakly
 from .schedules import Pruning, Schedule
 from .shrinking import Shrink, Shrinker
-from .state import check_state, load_tensors, save_state
+from .state import check_state, load_tensors, read_events, save_state
 from .summary import Plan, Summary, summary_of
 from .units import (
     SHARES,
@@ -471,7 +471,7 @@ class Pruner:
         """
         with self.expanded():
             check_state(self, state, starts_dense=not _overrides(type(self), "start"))
-            finished = len(state["events"]) >= len(self._plan)
+            finished = len(read_events(state["events"])) >= len(self._plan)
             self.shrinker.check(state["shrunk"], state["masks"], finished=finished)
         self.expand()
         before, self._progress.step = self.step, state["step"]

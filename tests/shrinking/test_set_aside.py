@@ -77,6 +77,19 @@ def test_none_are_set_aside_while_prunings_follow() -> None:
     assert set_aside(pruner)
 
 
+def test_a_state_that_sets_some_aside_while_prunings_follow_is_refused() -> None:
+    _, _, pruner = final()
+    pruner.shrink(EXAMPLE)
+    assert set_aside(pruner)
+    with pruner.expanded():
+        shrunk = pruner.state_dict()["shrunk"]
+    others = _, _, other = pruned(**OPTIONS, second_chances=None)
+    steps(others, 0, LAST - 1)
+    assert not other.finished
+    with pytest.raises(ValueError, match="`shrunk` of the state"):
+        other.load_state_dict({**other.state_dict(), "shrunk": shrunk})
+
+
 def test_none_are_set_aside_where_noise_is_computed_from_them() -> None:
     for relative_to, few in (("gradient", True), ("weight", False)):
         pruner = final(noise=flipout.GradientNoise(1e-3, relative_to))[2]  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from ..modules import named_tensors, unwrapped
 from ..problems import NotShrunkWarning, warn
 from ..runtime.example_call import UnsuitableCallError, few_examples, tensor_arguments
 from ..views import Positions
-from ..views.cut import Indices
+from ..views.cut import Indices, take
 from . import refusals
 from .loop_calls import LoopCall, LoopCalls, problem_of
 from .network_cut import NetworkCut, same_indices
@@ -297,14 +297,20 @@ class Shrinker:
         if state.indices and not state.example:
             raise ValueError("`shrunk` of the state has removed channels, but no example of the inputs")
         self._traced = text, None
-        if state.example and pruner.attached and not refusals.of_training(pruner):
+        if not state.example:
+            return
+        kept = {weight.name: weight.take(masks[weight.name]) for weight in pruner.weights}
+        for name in state.indices.keys() & kept.keys() if self._keeps_weights(finished) else ():
+            left = take(kept[name], Positions(kept[name].shape, state.indices[name]))
+            if int(left.sum()) < int(kept[name].sum()):
+                raise ValueError(f"`shrunk` of the state removes weights of {name} that the next pruning needs")
+        if pruner.attached and not refusals.of_training(pruner):
             example = example_of_zeros(state.example, pruner.weights[0].mask.device)
             try:
                 channels = RemovableChannels(unwrapped(pruner.model), *example)
             except UnsupportedNetworkError:  # the example has zeros in place of data, such as token numbers
                 return
-            taken = {weight.name: weight.take(masks[weight.name]) for weight in pruner.weights}
-            _refuse_live_channels(channels, state.indices, taken, keeps_weights=self._keeps_weights(finished))
+            _refuse_live_channels(channels, state.indices, kept)
             self._traced = text, channels
 
     def load(self, text: str) -> None:
@@ -448,7 +454,7 @@ def estimate(masks: Mapping[str, Tensor]) -> tuple[float, float]:
 
 
 def _refuse_live_channels(
-    channels: RemovableChannels, indices: Mapping[str, Indices], masks: Mapping[str, Tensor], *, keeps_weights: bool
+    channels: RemovableChannels, indices: Mapping[str, Indices], masks: Mapping[str, Tensor]
 ) -> None:
     """Refuse indices of a state that do not belong together, or that remove channels which its masks need."""
     left = {name: Positions(shape, indices.get(name, (None,) * len(shape))) for name, shape in channels.weights.items()}
@@ -458,7 +464,7 @@ def _refuse_live_channels(
             "`shrunk` of the state does not fit the model: what is left of its tensors does not fit together"
         )
     whole = {name: (mask, (None,) * mask.ndim) for name, mask in masks.items()}
-    needed = channels.remainder(whole, keeps_weights=keeps_weights).tensors
+    needed = channels.remainder(whole).tensors
     for name, each in indices.items():
         for here, least in zip(each, needed.get(name, (None,) * len(each)), strict=True):
             if here is not None and (least is None or not bool(torch.isin(least, here).all())):

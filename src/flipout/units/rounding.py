@@ -80,7 +80,9 @@ class Bundles:
         """What is kept with some of the bundles."""
         number = torch.cat([self.of, torch.tensor([len(self.families)])])
         sides = [number[side] for side in costs.outputs], [None if s is None else number[s] for s in costs.inputs]
-        return BundledCounts(self, *sides, costs.positions, alive, costs.prices)
+        counts = BundledCounts(len(self.families), *sides, costs.positions, alive, costs.prices)
+        counts.remainders = self.remainders
+        return counts
 
     def units(self, alive: Sequence[bool]) -> list[bool]:
         """The units of some bundles."""
@@ -90,24 +92,15 @@ class Bundles:
 class BundledCounts(ChannelCounts):
     """Counts in which the remainder of a family goes first, and does not come back."""
 
-    def __init__(
-        self,
-        bundles: Bundles,
-        outputs: Sequence[Tensor],
-        inputs: Sequence[Tensor | None],
-        positions: Sequence[int],
-        alive: Tensor,
-        prices: Sequence[int],
-    ) -> None:
-        super().__init__(len(bundles.families), outputs, inputs, positions, alive, prices)
-        self._remainders = bundles.remainders
+    remainders: Sequence[int]
+    """For each bundle, the remainder of its family; -1 if there is none."""
 
     def change(self, unit: int) -> int:
-        is_remainder = self._remainders[unit] == unit
+        is_remainder = self.remainders[unit] == unit
         return NEVER_FITS if is_remainder and not self.alive[unit] else super().change(unit)
 
     def respects(self, floors: Sequence[int], unit: int) -> bool:
-        first = self._remainders[unit]
+        first = self.remainders[unit]
         return (first in (-1, unit) or not self.alive[first]) and super().respects(floors, unit)
 
 
