@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import dropwhile, groupby
 
-from torch import fx
+from torch import Tensor, fx
 
 from .record import Recording, module_of
 
@@ -60,5 +60,6 @@ def _norm_call(recording: Recording, path: str, nodes: list[fx.Node]) -> NormCal
     is_own = all(recording.tensors[node].rpartition(".")[0] == path for node in tensors)
     if len(sources) != 1 or len(results) != 1 or not tensors or not is_own:
         return None
-    shapes = [getattr(node.meta.get("val"), "shape", None) for node in (sources[0], results[0])]
-    return NormCall(path, nodes, sources[0], results[0], tensors) if shapes[0] == shapes[1] else None
+    given, returned = (node.meta.get("val") for node in (sources[0], results[0]))
+    is_kept = isinstance(given, Tensor) and isinstance(returned, Tensor) and given.shape == returned.shape
+    return NormCall(path, nodes, sources[0], results[0], tensors) if is_kept else None
