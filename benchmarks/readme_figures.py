@@ -23,7 +23,6 @@ SIZE = (4.4, 3.4)
 ORANGE, BLUE, GREEN = "#d55e00", "#0072b2", "#009e73"
 METHODS = {
     "FlipOut": ("FlipOut", BLUE),
-    "FlipOut, not balanced": ("FlipOut, not balanced", BLUE),
     "Global magnitude": ("global magnitude, the usual choice", ORANGE),
 }
 """What is shown of the results: for each label there, the name in the picture and the colour."""
@@ -38,12 +37,10 @@ def draw_accuracy(path: Path) -> None:
     runs = pooled(collect(each) for each in sorted(RESULTS.glob("*.json")) if each.stem != "cited-methods").runs
     lead = lead_figure(runs)
     assert lead is not None, f"{RESULTS} has no results of a convolutional network"
-    group = measured_networks(runs)[lead.network]
+    group = [run for run in measured_networks(runs)[lead.network] if run.settings.option("schedule") != "paper"]
     chart = accuracy_chart([*group, *dense_references(runs, group)])
-    curves = {curve.label: curve for curve in chart.curves if curve.label in METHODS}
-    if "FlipOut" in curves:
-        curves.pop("FlipOut, not balanced", None)
-    shown = list(curves.values())
+    shown = [curve for curve in chart.curves if curve.label in METHODS]
+    assert len(shown) == len(METHODS), f"{lead.network} has not all of {', '.join(METHODS)}"
     with Drawing(path, lead.network, SIZE) as axes:
         if chart.reference is not None:
             axes.axhline(chart.reference, color="#333333", linestyle=":", linewidth=1, label="dense")

@@ -15,7 +15,6 @@ from .seed_statistics import Cell, PairedDifference, cell_of, cells, holm
 
 ASIDE = {"smoke test", "one shot"}
 """Parts that have a section of their own."""
-NOT_RUN = "not run yet"
 FLIPOUT, EARLY, REVIVED = "FlipOut", "Global magnitude, end 0.2", "Global magnitude, second chances"
 SHOWN_OPTIONS = {"schedule", SECOND_CHANCES, "end"}  # of the methods in the first figure
 CHOICE_HEADING = (
@@ -108,7 +107,7 @@ def choice_table(title: str, runs: Sequence[Record]) -> Table | None:
     ]
     if not rows:
         return None
-    columns = [c for c in range(len(CHOICE_HEADING)) if c < 7 or any(row[c] not in ("", NOT_RUN) for row in rows)]
+    columns = [c for c in range(len(CHOICE_HEADING)) if c < 7 or any(row[c] for row in rows)]
     notes = " ".join(text for column, text in CHOICE_NOTES.items() if column in columns)
     texts = [place for place, column in enumerate(columns) if column in (0, 2, 9)]
     heading = [CHOICE_HEADING[column] for column in columns]
@@ -135,8 +134,6 @@ class Choice:
         """Which method to use."""
         if self.flipout.failed:
             return f"global magnitude: {self.flipout.failed} of FlipOut's seeds failed"
-        if not self.flipout.values:
-            return NOT_RUN
         if self.gain.interval is None:
             return "cannot be said: " + ("no common seed", "one seed", "two seeds")[len(self.gain.values)]
         if self.gain.is_negative or self.early.is_negative:
@@ -162,9 +159,9 @@ class Choice:
             bold_if(self.verdict + note, gain.is_significant and not flipout.failed),
             str(len(both) or magnitude.seeds),
             str(magnitude.at(both) if both else magnitude),
-            str(flipout.at(both) if both else flipout) if flipout.values or flipout.failed else NOT_RUN,
+            str(flipout.at(both) if both else flipout),
             bold_if(gain if flipout.values else "", gain.is_significant),
-            *(bold_if(each if each.values else NOT_RUN, each.is_significant) for each in (self.early, self.revived)),
+            *(bold_if(each if each.values else "", each.is_significant) for each in (self.early, self.revived)),
             _highest_other(self.others, flipout),
         ]
 
@@ -195,7 +192,7 @@ def _choices(group: Sequence[Record]) -> Iterable[Choice]:
         magnitude = cell_of([run for run in ours if is_reference(run) and run.settings.sparsity == sparsity])
         column = {label: row[sparsity] for label, row in measured.items() if sparsity in row}
         flipout = column.pop(FLIPOUT, Cell(()))
-        if magnitude.values and (flipout.values or flipout.failed or flipout.missing):
+        if magnitude.values and (flipout.values or flipout.failed):
             early, revived = (flipout.minus(column.get(label, Cell(()))) for label in (EARLY, REVIVED))
             yield Choice(sparsity, magnitude, flipout, column, flipout.minus(magnitude), early, revived)
 
@@ -214,12 +211,12 @@ def _highest_other(others: Mapping[str, Cell], flipout: Cell) -> str:
 
 
 def trials_table(title: str, runs: Sequence[Record]) -> Table:
-    """Every method of one network, one row for each sparsity: accuracy, and the difference to global magnitude."""
+    """What has finished of one network, one row for each method and sparsity: accuracy, and minus global magnitude."""
     differences, rows = paired_differences(runs), []
     by_sparsity = [(sparsity, label, cell) for label, row in cells(runs).items() for sparsity, cell in row.items()]
     for sparsity, label, cell in sorted(by_sparsity, key=lambda entry: -entry[0]):
         difference = differences.get(label, {}).get(sparsity)
-        accuracy = str(cell) if cell.values or cell.failed else NOT_RUN
         shown = "" if difference is None else bold_if(difference, difference.is_significant)
-        rows.append([label, percent(sparsity), str(cell.seeds), accuracy, shown])
+        if cell.values or cell.failed:
+            rows.append([label, percent(sparsity), str(cell.seeds), str(cell), shown])
     return Table(title, ("method", "pruned", "seeds", "accuracy", "minus global magnitude"), rows)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..tables import Table, bold_if
 from .labels import percent
-from .lead import EARLY, NOT_RUN, Choice, choices, lead_figure
+from .lead import EARLY, Choice, choices, lead_figure
 from .one_shot import complete, one_shot_networks
 from .records import Record
 from .seed_statistics import Cell, cells, dense_cell, holm
@@ -40,7 +40,7 @@ def recommendation_table(title: str, runs: Sequence[Record]) -> Table | None:
         return None
     costs = holm([cell.minus(dense) for _, _, cell in rows])
     shown = [
-        [have, use, str(cell), bold_if(cost if cost.values else NOT_RUN, cost.is_significant)]
+        [have, use, str(cell), bold_if(cost, cost.is_significant)]
         for (have, use, cell), cost in zip(rows, costs, strict=True)
     ]
     return Table(title, HEADING, shown, (NOTE.format(network=lead.network, dense=dense),), (0, 1))
