@@ -14,6 +14,9 @@ from tests.attacks import seeds
 from tests.channels.attack_networks import AttackArchitect
 from tests.channels.networks import Architect, randomize
 
+FOUND = (363323,)
+"""Seeds of the attack that have found something: channels of a norm with groups were moved from one to another."""
+
 
 @torch.no_grad()
 def check(model: nn.Module, shape: tuple[int, ...], seed: int) -> None:
@@ -45,10 +48,19 @@ def test_random_networks(seed: int, sparsity: float) -> None:
     check(randomize(Architect(seed).network(), sparsity, seed), (3, 10, 10), seed)
 
 
+@pytest.mark.parametrize("seed", FOUND)
+def test_what_an_attack_has_found(seed: int) -> None:
+    attack(seed)
+
+
 @pytest.mark.slow
 @pytest.mark.attack
 @pytest.mark.parametrize("seed", seeds(100))
 def test_attack(seed: int) -> None:
+    attack(seed)
+
+
+def attack(seed: int) -> None:
     architect = AttackArchitect(seed)
     check(randomize(architect.network(), 0.5, seed), (3, 10, 10), seed)
     check(randomize(architect.sequence_network(), 0.5, seed), (7, 6), seed)

@@ -51,14 +51,20 @@ def _is_cast(node: fx.Node) -> bool:
     return str(node.target).startswith(("aten.to.", "aten._assert_tensor_metadata."))
 
 
+def _has_groups(node: fx.Node) -> bool:
+    """Whether a node is a norm of several groups, to which a channel belongs by its place."""
+    return str(node.target).startswith("aten.group_norm.") and node.args[1] != 1
+
+
 def _norm_call(recording: Recording, path: str, nodes: list[fx.Node]) -> NormCall | None:
-    """A call of a module; None if it has several inputs or outputs, uses tensors of others, or changes the shape."""
+    """A call of a module; None if it has several inputs or outputs, uses tensors of others, changes the shape, or if
+    the places of its channels matter."""
     read = dict.fromkeys(each for node in nodes for each in node.all_input_nodes if each not in nodes)
     tensors = [node for node in read if node in recording.tensors]
     sources = [node for node in read if node not in recording.tensors]
     results = [node for node in nodes if any(user not in nodes for user in node.users)]
     is_own = all(recording.tensors[node].rpartition(".")[0] == path for node in tensors)
-    if len(sources) != 1 or len(results) != 1 or not tensors or not is_own:
+    if len(sources) != 1 or len(results) != 1 or not tensors or not is_own or any(map(_has_groups, nodes)):
         return None
     given, returned = (node.meta.get("val") for node in (sources[0], results[0]))
     is_kept = isinstance(given, Tensor) and isinstance(returned, Tensor) and given.shape == returned.shape
