@@ -53,7 +53,7 @@ def _is_cast(node: fx.Node) -> bool:
 
 def _has_groups(node: fx.Node) -> bool:
     """Whether a node is a norm of several groups, to which a channel belongs by its place."""
-    return str(node.target).startswith("aten.group_norm.") and node.args[1] != 1
+    return str(node.target).startswith("aten.group_norm.") and bool(node.args[1] != 1)
 
 
 def _norm_call(recording: Recording, path: str, nodes: list[fx.Node]) -> NormCall | None:
