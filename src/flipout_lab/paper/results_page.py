@@ -64,8 +64,9 @@ EXPLAINED = (report_tables.BOLD, report_tables.PAIRED_NOTE)  # notes of tables t
 PROTOCOL = """\
 The idea was explored in [short trainings](second-chances.md#what-was-tried) of 4 to 6 epochs, on the same data and at
 two of the same sparsities. All settings of second chances were chosen by their *test* accuracy there, except the limit
-and the balance of gradients, which were chosen on held-out training data. So the gains below may be slightly too large. The settings
-were fixed before the runs below. These tables show everything that was run, on the test set, also what did not help.
+and the balance of gradients, which were chosen on held-out training data. So the gains below may be slightly too large.
+The settings were fixed before the runs below. These tables show everything that was run, on the test set, also what did
+not help.
 The difference is to permanent global magnitude, with the same seed. It is bold if its interval does not contain 0.
 """
 EQUAL_TIME_PROTOCOL = """\
