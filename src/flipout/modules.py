@@ -45,7 +45,7 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     return {plain_name(name): tensor for name, tensor in tensors}
 
 
-def normalized_widths(model: nn.Module) -> frozenset[int]:
+def normalized_features(model: nn.Module) -> frozenset[int]:
     """The numbers of features of the batch norms and instance norms of a model."""
     return frozenset(module.num_features for module in model.modules() if isinstance(module, _NormBase))
 

@@ -18,7 +18,7 @@ from .events import Event, Progress, Selection, warn_of_dead_layers
 from .forms import Form, Hidden, SecondChances, as_second_chances
 from .kernels import SparseKernelsChoice, as_sparse_kernels, step_loops
 from .limits import Floor, by_pattern, check_floors, read_floors
-from .modules import named_tensors, normalized_widths
+from .modules import named_tensors, normalized_features
 from .problems import Capability, Need
 from .runtime import attachments
 from .runtime.compiler import Compile, decide
@@ -179,8 +179,8 @@ class Pruner:
         chances = as_second_chances(second_chances)
         if form is not None and chances is not None:
             raise ValueError("form= and second_chances= exclude each other: second chances are a form")
-        widths = () if self.granularity.kind == "channel" else normalized_widths(model)
-        self.form = form or Form() if chances is None else Hidden(chances, widths)
+        features = () if self.granularity.kind == "channel" else normalized_features(model)
+        self.form = form or Form() if chances is None else Hidden(chances, features)
         self.statistics = Statistics(self.weights, criterion, self.tracks, statistics or {}, seed)
         self.units = Units()  # which needs nothing
         self._refuse_incompatible(chances is not None)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import flipout
-from flipout.forms.hidden import as_second_chances
+from flipout.forms import as_second_chances
 from tests.forms.trainings import STEPS, magnitude
 from tests.helpers import batches, cross_entropy, mlp, sgd, train
 

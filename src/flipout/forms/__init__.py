@@ -3,8 +3,9 @@
 from .compensation import Compensation
 from .form import Form
 from .gates import HardConcrete
-from .hidden import Hidden, SecondChances, as_second_chances
+from .hidden import Hidden
 from .latent import Latent
+from .second_chances import SecondChances, as_second_chances
 from .signs import FixedSigns
 from .thresholds import Thresholds
 from .variational import VariationalDropoutForm

@@ -9,11 +9,7 @@ Georgoulakis et al., 2023, uses a power of 3. A fourth root is two square roots.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from numbers import Integral, Real
 from weakref import WeakKeyDictionary
 
 import torch
@@ -32,124 +28,14 @@ from ..schedules import Pruning
 from ..views import View
 from ..weights import Weight, count_weights
 from .form import Form
+from .second_chances import SecondChances
 
 BELOW, ABOVE = 0.999, 1.05
 """The threshold of a layer lies just below its smallest kept weight, so that no kept weight is exactly 0. Its ceiling
 lies just above its largest pruned weight."""
 
-EVENTS = 150
-
-LONGEST = 1.5
-"""The masks are frozen at the latest when training has lasted this many times as long as until the last pruning.
-
-Noise pushes every hidden value about, the more so while the learning rate is high. At an extreme sparsity it would in
-the end choose the few weights that are kept. Where the prunings end early, the choice ends early too.
-"""
-
 CALM_FROM = 0.8
 """The share of the time between the first and the last pruning after which gradients are multiplied with `calm`."""
-
-
-@dataclass(frozen=True)
-class SecondChances:
-    """The settings of second chances: pruned weights keep a hidden value, and can come back until a share of training.
-
-    At every pruning all weights are ranked by their hidden values: a pruned weight can return, and a kept one can go.
-    In the model a pruned weight is exactly 0 outside of `optimizer.step()`. At `until` the masks are frozen, the hidden
-    values are dropped, and later prunings are permanent.
-
-    Args:
-        until: the share of training at which the masks are frozen, at the latest. They are frozen earlier where the
-            prunings end early: when training has lasted 1.5 times as long as until the last pruning.
-        share: the most weights that can come back in one event, as a share of those that are kept. It falls to 0 along
-            a cosine, so that the network comes to rest before the masks are frozen.
-        rate: the factor for the gradient of pruned weights, so that they learn more slowly.
-        trust: the largest norm of the gradient of a unit (an output channel), relative to the norm of its weights,
-            hidden ones included. It holds channels that have lost nearly all of their weights; infinity is no limit.
-        balance: whether the gradient of a unit is multiplied by the square root of its density over that of its layer
-            (SparseOpt, arXiv 2605.27541), if a batch norm follows. Batch norm multiplies the gradient of a sparse
-            channel with the inverse of it, so that the sparsest channels would take the largest steps. A unit without
-            weights does not learn. A batch norm is taken to follow if the network has one with as many features as
-            the layer has units. With `granularity="channel"` all units of a layer have the same density, and nothing
-            is balanced.
-        smooth: whether kept weights are moved smoothly towards 0 by the threshold of their layer.
-        calm: the factor for all gradients of the weights that are pruned, while the last choices are made: from 80 % of
-            the prunings on, until the masks are frozen. For SGD it is a lower learning rate. It is not meant for Adam.
-        events: how often the masks are chosen, at least, if they are chosen evenly until they are frozen. Prunings of
-            the schedule count. Between them, and from the last one on, the number of weights stays as it is.
-    """
-
-    until: float = 0.7
-    share: float = 0.1
-    rate: float = 0.5
-    trust: float = 0.3
-    balance: bool = True
-    smooth: bool = True
-    calm: float = 1.0
-    events: int = EVENTS
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.until, Real) or not 0 < self.until <= 1:
-            raise ValueError(f"until is {self.until}; give a share of training above 0 and at most 1")
-        if not isinstance(self.share, Real) or not 0 <= self.share <= 1:
-            raise ValueError(f"share is {self.share}; give a share of the kept weights between 0 and 1")
-        if not isinstance(self.rate, Real) or not 0 <= self.rate <= 1:
-            raise ValueError(f"rate is {self.rate}; give a factor between 0 and 1 for pruned weights")
-        if not isinstance(self.trust, Real) or not self.trust > 0:
-            raise ValueError(f"trust is {self.trust}; give a number above 0, or math.inf for no limit")
-        if not isinstance(self.calm, Real) or not 0 < self.calm <= 1:
-            raise ValueError(f"calm is {self.calm}; give a factor above 0 and at most 1 for gradients")
-        if not isinstance(self.events, Integral) or self.events < 1:
-            raise ValueError(f"events is {self.events}; choose the masks at least once")
-
-    def frozen_at(self, plan: Sequence[Pruning], steps: int) -> int:
-        """The step after which the masks are frozen, for the prunings of a schedule."""
-        return max(1, min(round(self.until * steps), round(LONGEST * plan[-1].step)))
-
-    def returning(self, step: int, frozen: int, keep: int) -> int:
-        """The most weights that can come back in an event that keeps `keep` weights, if masks are frozen at a step."""
-        progress = min(1.0, step / frozen)
-        return round(self.share * keep * (1 + math.cos(math.pi * progress)) / 2)
-
-    def extend(self, plan: Sequence[Pruning], steps: int) -> list[Pruning]:
-        """Add events that choose the masks again to the prunings of a schedule, up to the step that freezes them."""
-        if not plan:
-            raise ValueError("second_chances= needs a schedule that prunes, but nothing is pruned: pass None")
-        if any(pruning.sparsity is None for pruning in plan):
-            raise ValueError("second_chances= needs a schedule with a sparsity for each pruning: pass None")
-        frozen = self.frozen_at(plan, steps)
-        if plan[0].step > frozen:
-            raise ValueError(
-                f"second_chances= ends at step {frozen:,} of {steps:,}, but the first pruning is at step "
-                f"{plan[0].step:,}: raise until=, prune earlier, or pass second_chances=None"
-            )
-        if plan[0].step == 0:
-            raise ValueError(
-                "second_chances= needs a schedule that prunes during training, not before the first step, because "
-                "hidden values are learned: choose another schedule, or pass second_chances=None"
-            )
-        interval = max(1.0, frozen / self.events)
-        before = [pruning for pruning in plan if pruning.step <= frozen]
-        extended = []
-        for pruning, following in pairwise([*before, before[-1]._replace(step=frozen)]):
-            gap = following.step - pruning.step
-            events = max(1, round(gap / interval))
-            extended += [pruning._replace(step=pruning.step + round(i * gap / events)) for i in range(events)]
-        last = before[-1]._replace(step=frozen)
-        if last.step > before[-1].step:
-            extended.append(last)
-        return extended + [pruning for pruning in plan if pruning.step > frozen]
-
-
-def as_second_chances(choice: SecondChances | bool | None) -> SecondChances | None:
-    """Second chances from what a user may pass: settings, True for the default settings, or None or False for none."""
-    if choice is None or choice is False:
-        return None
-    if choice is True:
-        return SecondChances()
-    if not isinstance(choice, SecondChances):
-        raise TypeError(f"second_chances is {choice!r}; give a flipout.SecondChances, True, or None")
-    return choice
 
 
 @in_c(step_loops.enter)
@@ -210,11 +96,11 @@ def shorten(grad: Tensor, scaled: Tensor, size: Tensor, length: Tensor, trust: T
     grad.copy_(scaled * (torch.where(length > allowed, allowed / length, 1) * factor))
 
 
-def balance(group: Group, widths: Collection[int]) -> Tensor:
+def balance(group: Group, features: Collection[int]) -> Tensor:
     """For each unit the square root of its density over that of its layer, broadcast over the elements of the group.
 
-    It is 1 for layers with another number of units than `widths` has, and for layers without weights, so that they can
-    come back.
+    It is 1 for layers whose number of units is not in `features`, and for layers without weights, so that they can come
+    back.
     """
     mask, view = group.mask.to(torch.float32), group.weights[0].view
     if view.spread:  # other ranks hold more of the same units
@@ -222,7 +108,7 @@ def balance(group: Group, widths: Collection[int]) -> Tensor:
     else:
         left, size = group.sums_of_units(mask), group.sums_of_units(torch.ones_like(mask))
     densities = [
-        weight.kept / weight.size if weight.size and weight.view.positions.shape[0] in widths else 0.0
+        weight.kept / weight.size if weight.size and weight.view.positions.shape[0] in features else 0.0
         for weight in group.weights
     ]
     density = group.spread(torch.tensor(densities, device="cpu").to(mask.device))
@@ -243,7 +129,7 @@ class Hidden(Form):
 
     Args:
         settings: the settings of second chances.
-        widths: the numbers of units of the layers whose gradients are balanced.
+        features: the numbers of features of batch norms: layers with so many units are balanced.
     """
 
     shared = ("threshold", "ceiling")
@@ -255,9 +141,9 @@ class Hidden(Form):
     frozen_at: int
     """The step after which the masks are frozen; known once the prunings are planned."""
 
-    def __init__(self, settings: SecondChances, widths: Collection[int] = ()) -> None:
+    def __init__(self, settings: SecondChances, features: Collection[int] = ()) -> None:
         self.chances = settings
-        self._widths = widths if settings.balance else ()
+        self._features = features if settings.balance else ()
         self._balances: WeakKeyDictionary[Group, Tensor] = WeakKeyDictionary()  # as long as the masks are the same
 
     def start(self, work: Work) -> None:
@@ -307,9 +193,9 @@ class Hidden(Form):
         else:  # some gradients were set without a backward pass
             faint = group.spread([number(factor, device) for factor in factors])
         factor = number(calm, device)
-        if self._widths:
+        if self._features:
             if group not in self._balances:
-                self._balances[group] = balance(group, self._widths)
+                self._balances[group] = balance(group, self._features)
             factor = self._balances[group] * calm if calm < 1 else self._balances[group]
         if group.weights[0].view.spread:
             _limit_shard(group, grads, faint, rate, trust, factor)
