@@ -15,7 +15,7 @@ import argparse
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
@@ -31,12 +31,10 @@ from flipout.shrinking import shrinker
 from flipout_lab import build
 from flipout_lab.errors import LabError
 from flipout_lab.files import write_json
-from flipout_lab.reports.matplotlib_figures import Drawing
 
 from .export import cifar10
 
 OUT = Path(__file__).with_name("train.json")
-PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "shrinking.png"
 NETWORKS = ("vgg19", "resnet18")
 SPARSITIES = (0.99, 0.999)
 BATCH, EPOCHS, IMAGES = 128, 30, 50_000
@@ -162,7 +160,6 @@ def main() -> None:
     arguments.add_argument("--batch", type=int, default=BATCH, help="images of a batch")
     arguments.add_argument("--networks", nargs="+", default=NETWORKS, help="networks to train")
     arguments.add_argument("--out", type=Path, default=OUT, help="file to write the figures to")
-    arguments.add_argument("--picture", type=Path, default=PICTURE, help="file to draw the time of an epoch into")
     given = arguments.parse_args()
     warnings.simplefilter("ignore")
     # A shrink must be worth its cost in the long training, not in the few steps that are taken here.
@@ -172,14 +169,12 @@ def main() -> None:
     results: dict[str, dict[str, float]] = {}
     table = Table("network", "training", "dense step", "last step", "pruning", "shrinks", "weights", "dense / this")
     dense = {name: Training(name, given.width, "dense", 0.0, given.steps, shrinks=False) for name in given.networks}
-    drawn: dict[tuple[str, str, float], list[float]] = {}
     for figure, method, shrinks, sparsities in WAYS:
         for network, sparsity in product(given.networks, sparsities):
             name = f"{network}-{sparsity}"
             training = Training(network, given.width, method, sparsity, given.steps, shrinks=shrinks)
             seconds = train(training, dense[network], batches, partial(console.print, name, method))
             results.setdefault(figure, {})[name] = round(1 / training.whole(seconds), 3)
-            drawn[figure, network, sparsity] = training.step_ratios()
             count, last = len(training.pruner.shrinks), training.step_ratios()[-1]
             if shrinks:
                 results.setdefault(f"{figure}_last_step", {})[name] = round(1 / last, 3)
@@ -190,7 +185,6 @@ def main() -> None:
             table.add_row(name, method, *cells, weights, faster)
             training.pruner.remove()
             write_json(given.out, results)
-    draw(given.picture, given.networks[0], drawn)
     console.print(table)
 
 
@@ -201,23 +195,6 @@ WAYS = (
     ("train_time_dense_over_shrunk_early_end", "permanent, early end", True, SPARSITIES[-1:]),
 )
 """Each figure: its name, how weights are pruned, whether the network is shrunk, and its sparsities."""
-
-
-def draw(path: Path, network: str, ratios: Mapping[tuple[str, str, float], Sequence[float]]) -> None:
-    """Draw the time of an epoch over a training to the highest sparsity, relative to an epoch of the dense network."""
-    labels = (
-        ("train_time_dense_over_shrunk_default_method", "FlipOut with second chances, shrinking", "#e69f00"),
-        ("train_time_dense_over_shrunk", "FlipOut, permanent, shrinking", "#0072b2"),
-        ("train_time_dense_over_shrunk_early_end", "the same, prunings until 20 % of training", "#009e73"),
-    )
-    with Drawing(path, f"{network} on CIFAR-10, batches of {BATCH}, pruned to {SPARSITIES[-1]:.1%}") as axes:
-        axes.axhline(1, color="#333333", linestyle=":", linewidth=1, label="dense")
-        for figure, label, colour in labels:
-            if steps := ratios.get((figure, network, SPARSITIES[-1])):
-                share = [100 * number / len(steps) for number in range(len(steps) + 1)]
-                axes.step(share, [*steps, steps[-1]], where="post", color=colour, label=label)
-        axes.set(xlabel="share of training (%)", ylabel="time of an epoch, dense = 1", xlim=(0, 100))
-        axes.set_ylim(bottom=0)
 
 
 if __name__ == "__main__":
