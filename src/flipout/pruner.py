@@ -282,7 +282,7 @@ class Pruner:
             weight.view.prepare(weight.parameter)
         self.work.gradients.complete()
         self.form.enter(self.work)
-        self.statistics.before(self.work.gradients, scale, self.form.learns_pruned)
+        self.statistics.before(self.work.gradients, scale, self.form.learns_pruned, self.finished)
         self.form.gradients(self.work, self.step, scale)
 
     def _after_step(self) -> None:

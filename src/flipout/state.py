@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .events import Event
 from .host import Host
 from .kernels import read_saved
+from .modules import named_tensors
 from .plain_data import describe, difference
 from .problems import Need
 from .runtime.kernels import Kernels
@@ -118,9 +119,19 @@ def check_state(pruner: Host, state: Mapping[str, Any], *, starts_dense: bool) -
         for key, slot in state["form"][weight.name].items():
             if weight.view.key is None and slot.is_floating_point() and not slot.isfinite().all():
                 raise ValueError(f"the state has NaN or infinity in `{key}` of {weight.name}: the training diverged")
+    _check_extra(pruner, state["extra"])
     if "own records" not in pruner.needs():
         _check_events(pruner, events, state["step"])
     _check_masks(pruner, state["masks"], events, starts_dense)
+
+
+def _check_extra(pruner: Host, extra: Mapping[str, Mapping[str, Tensor]]) -> None:
+    """Refuse values of parameters that no network can compute with. (A buffer may hold an infinity.)"""
+    parameters = {name for name, tensor in named_tensors(pruner.model).items() if isinstance(tensor, nn.Parameter)}
+    for key, values in extra.items():
+        for name in parameters & values.keys():
+            if values[name].is_floating_point() and not values[name].isfinite().all():
+                raise ValueError(f"the state has NaN or infinity in `{key}` of {name}: the training diverged")
 
 
 def _check_events(pruner: Host, events: Sequence[Event], step: int) -> None:

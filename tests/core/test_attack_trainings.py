@@ -84,7 +84,7 @@ def spoilt_state(seed: int) -> None:
     at = chance.randint(1, training.steps - 2)
     for number in range(at):
         training.step(number)
-    before, state = training.state(), training.pruner.state_dict()
+    before, state = copy.deepcopy(training.state()), training.pruner.state_dict()
     for _ in range(8):
         spoilt = spoil(copy.deepcopy(state), chance)
         try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor
 
 import flipout
-from tests.helpers import assert_masked, batches, convnet, cross_entropy, mlp, sgd, train
+from tests.helpers import assert_masked, batches, convnet, cross_entropy, fresh, mlp, same, sgd, train
 from tests.methods.masks import equal, smallest
 
 
@@ -68,3 +70,15 @@ def test_lottery_with_nonsense(options: dict[str, int], message: str) -> None:
     model = mlp()
     with pytest.raises(ValueError, match=message):
         flipout.Lottery(model, sgd(model), **{"sparsity": 0.9, "steps": 40, **options})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["0.weight", "0.bias"])
+def test_a_state_whose_early_values_are_not_finite_is_refused(name: str) -> None:
+    model, optimizer, pruner = fresh("lottery")
+    train(model, optimizer, 5)
+    before = pruner.state_dict()
+    spoilt = copy.deepcopy(before)
+    spoilt["extra"]["early"][name].view(-1)[1] = float("inf")
+    with pytest.raises(ValueError, match=name):
+        pruner.load_state_dict(spoilt)
+    assert same(pruner.state_dict(), before)

@@ -11,6 +11,7 @@ import torch
 import flipout
 from flipout.statistics import InverseFisher
 from tests.helpers import assert_masked, cross_entropy, fresh, mlp, sgd, train
+from tests.shrinking.perceptrons import EXAMPLE, STEPS, layers, pruned, shapes, steps
 
 
 def one_shot(**options: Any) -> tuple[torch.nn.Module, torch.optim.Optimizer, flipout.Pruner]:
@@ -84,6 +85,28 @@ def test_it_is_resumed_bit_for_bit() -> None:
         thing.load_state_dict(state)  # type: ignore[attr-defined]
     train(again, its_optimizer, 40, skip=11)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+
+
+@pytest.mark.filterwarnings("ignore::flipout.DeadLayerWarning")
+def test_a_network_that_is_shrunk_after_the_last_pruning_is_trained_and_resumed() -> None:
+    parts = pruned(method=flipout.OptimalBrainSurgeon)
+    model, _, pruner = parts
+    steps(parts, 0, 25)
+    assert pruner.finished
+    pruner.shrink(EXAMPLE)
+    assert shapes(model) != shapes(layers())
+    with pruner.expanded():
+        saved = copy.deepcopy([part.state_dict() for part in parts])
+    steps(parts, 25, STEPS)
+    again = pruned(method=flipout.OptimalBrainSurgeon)
+    for part, state in zip(again, saved, strict=True):
+        part.load_state_dict(state)
+    steps(again, 25, STEPS)
+    pruner.expand()
+    again[2].expand()
+    assert shapes(model) == shapes(layers())
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again[0].parameters(), strict=True))
+    assert_masked(pruner)
 
 
 @pytest.mark.parametrize("options", [{"block": 0}, {"gradients": 0}, {"damping": 0.0}])

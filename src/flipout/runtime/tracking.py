@@ -76,14 +76,18 @@ class Statistics(Mapping[str, dict[str, Tensor]]):
             for statistic in weight.statistics.values():
                 statistic.started(weight.local)
 
-    def before(self, gradients: Gradients, scale: Tensor | float, learns_pruned: Callable[[Weight], bool]) -> None:
-        """Called before an update. The parameters hold what is trained."""
+    def before(
+        self, gradients: Gradients, scale: Tensor | float, learns_pruned: Callable[[Weight], bool], finished: bool
+    ) -> None:
+        """Called before an update. The parameters hold what is trained. `finished`: the last pruning is done."""
         for weight in self._weights if self._compares else ():
             if weight.view.version(weight.parameter) != weight.settled_version:
                 for statistic in weight.statistics.values():
                     statistic.changed(weight.local)
         for name, cls in self._kinds():
             if cls.before is Statistic.before and _function(cls, "before_all") is _function(Statistic, "before_all"):
+                continue
+            if finished and cls.only_for_prunings:
                 continue
             grads = [_shown(weight, cls, gradients, scale, learns_pruned) for weight in self._weights]
             locals_ = [weight.local for weight in self._weights]

@@ -42,7 +42,7 @@ class Statistic:
     """The gradient that `before` gets: zero at pruned weights, as the backward pass computed it, or none (None)."""
 
     only_for_prunings: ClassVar[bool] = False
-    """Whether it is read by prunings alone. Then the unmasked gradient is not needed after the last pruning."""
+    """Whether it is read by prunings alone. Then it gets no gradients after the last pruning."""
 
     shared: ClassVar[tuple[str, ...]] = ()
     """State that belongs to the weight tensor as a whole, such as a count of steps. It may have any shape, and kernels
