@@ -100,7 +100,7 @@ def test_a_network_that_is_shrunk_after_the_last_pruning_is_trained_and_resumed(
     steps(parts, 25, STEPS)
     again = pruned(method=flipout.OptimalBrainSurgeon)
     for part, state in zip(again, saved, strict=True):
-        part.load_state_dict(state)
+        part.load_state_dict(state)  # type: ignore[attr-defined]
     steps(again, 25, STEPS)
     pruner.expand()
     again[2].expand()
