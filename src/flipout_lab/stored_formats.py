@@ -68,6 +68,7 @@ RESULT_FORMAT = _format(
     aim=Shots | None,
     shrinks=list[_format(step=int, weights=int, share=float)],  # type: ignore[misc]
     sparse_layers=(list[str], []),
+    processor_seconds=(float | None, None),
     multiply_adds=MultiplyAdds,
 )
 GRID_FORMAT: Any = _format(title=str, parts=dict[str, list[str]])
@@ -80,7 +81,7 @@ SAVED_RESULT_FORMAT: Any = _format(
     layers=(dict[str, dict[str, int]] | None, None),
     dead_layers=(list[str], []),
     aim=(Shots | None, None),
-    accuracy_before_fine_tuning=(float | None, None),
+    **dict.fromkeys(("accuracy_before_fine_tuning", "processor_seconds"), (float | None, None)),
     seconds=float,
 )
 """What the `results.json` of a report keeps of the result of a run"""

@@ -1,10 +1,12 @@
-"""What the tests of the lab share: a Ctrl-C at a step, and a command as it is typed."""
+"""What the tests of the lab share: a Ctrl-C at a step, a command as it is typed, and results without times."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -34,3 +36,8 @@ def flipout(monkeypatch: pytest.MonkeyPatch, *arguments: str, width: int = 160) 
     except SystemExit as stopped:
         return int(stopped.code or 0)
     return 0
+
+
+def untimed(result: Mapping[str, Any]) -> dict[str, Any]:
+    """A result without what differs each time: how long it took."""
+    return {key: value for key, value in result.items() if key not in ("seconds", "processor_seconds")}

@@ -70,9 +70,9 @@ not help.
 The difference is to permanent global magnitude, with the same seed. It is bold if its interval does not contain 0.
 """
 EQUAL_TIME_PROTOCOL = """\
-A method that makes training faster can train for longer. Every method was trained for several numbers of epochs, one
-run at a time on one core, with shrinking and sparse kernels where they pay. Methods are compared at the time that
-FlipOut's default takes for its longest training. The time is that of training alone, without evaluation.
+A method that makes training faster can train for longer. Every method gets the time that FlipOut's default takes for 15
+epochs, on one core, with shrinking and sparse kernels where they pay. The number of epochs is chosen to fit. The time
+is that of the processor, for training alone, without evaluation.
 """
 ONE_SHOT_PROTOCOL = """\
 Networks were trained without pruning, and each was then pruned in every way, with 1,000 unlabelled training images

@@ -18,6 +18,9 @@ PART = "equal time"
 REFERENCE = "FlipOut"
 """The method whose longest training sets the time at which the others are compared."""
 
+TOLERANCE = 0.05
+"""How much shorter or longer a training may take and still count as just as long."""
+
 Points = Mapping[float, Cell]
 """The accuracies of a method by the hours that it took: one point for each number of epochs."""
 
@@ -38,13 +41,14 @@ def time_chart(runs: Sequence[Record], sparsity: float) -> Lines:
     """Accuracy against hours at one sparsity, with the dense network; one point for each number of epochs."""
     style = styles(runs)
     curves = (curve_of(label, style[label], list(points.items())) for label, points in _points(runs, sparsity).items())
-    return Lines(tuple(curves), "hours of training", "accuracy, last epoch (%)")
+    return Lines(tuple(curves), "hours of training on one core", "accuracy, last epoch (%)")
 
 
 def equal_time_table(title: str, runs: Sequence[Record]) -> Table | None:
     """The accuracy of every method at the time that FlipOut's longest training takes; None if FlipOut was not run.
 
-    Between two numbers of epochs it is interpolated for each seed. It is never extrapolated.
+    A training that takes just as long counts as it is. Between two numbers of epochs the accuracy is interpolated for
+    each seed. It is never extrapolated.
     """
     rows = []
     for sparsity in pruned_shares(runs):
@@ -58,9 +62,13 @@ def equal_time_table(title: str, runs: Sequence[Record]) -> Table | None:
             compared = label != REFERENCE and difference.values
             shown = bold_if(difference, difference.is_significant) if compared else ""
             reached = str(cell) if cell.values else "not reached"
-            rows.append([label, percent(sparsity), f"{60 * hours:.0f}", str(cell.seeds), reached, shown])
+            taken = ", ".join(f"{60 * each:.1f}" for each in points)
+            rows.append([label, percent(sparsity), taken, str(cell.seeds), reached, shown])
     heading = ("method", "pruned", "minutes", "seeds", "accuracy", "minus FlipOut")
-    notes = ("Between two numbers of epochs the accuracy is interpolated, linearly in the logarithm of the time.",)
+    notes = (
+        f"A training counts as just as long as FlipOut's if its time differs by at most {TOLERANCE:.0%}. Between two "
+        "numbers of epochs the accuracy is interpolated, linearly in the logarithm of the time.",
+    )
     return Table(title, heading, rows, notes) if rows else None
 
 
@@ -69,14 +77,15 @@ def at_time(points: Points, hours: float) -> Cell:
 
     Linear in the logarithm of the time.
     """
-    seeds = sorted({seed for cell in points.values() for seed in cell.by_seed})
     found = dict[int, float]()
-    for seed in seeds:
-        curve = sorted((math.log(time), cell.by_seed[seed]) for time, cell in points.items() if seed in cell.by_seed)
-        for (x0, y0), (x1, y1) in zip(curve, curve[1:] or curve, strict=False):
-            if x0 <= math.log(hours) <= x1:
-                share = (math.log(hours) - x0) / (x1 - x0) if x1 > x0 else 0.0
-                found[seed] = y0 + (y1 - y0) * share
+    for seed in sorted({seed for cell in points.values() for seed in cell.by_seed}):
+        times = sorted(time for time, cell in points.items() if seed in cell.by_seed)
+        at = min(max(hours, times[0]), times[-1])
+        if abs(at / hours - 1) <= TOLERANCE:
+            before, after = max(time for time in times if time <= at), min(time for time in times if time >= at)
+            share = math.log(at / before) / math.log(after / before) if after > before else 0.0
+            start, end = points[before].by_seed[seed], points[after].by_seed[seed]
+            found[seed] = start + (end - start) * share
     return Cell(tuple(found.values()), tuple(found))
 
 
@@ -92,5 +101,10 @@ def _points(runs: Sequence[Record], sparsity: float) -> dict[str, Points]:
 
 
 def _hours(runs: Sequence[Record]) -> float:
-    """The mean over seeds."""
-    return statistics.fmean(run.result["seconds"] for run in runs if run.result is not None) / 3600
+    """The hours of the processor, the mean over seeds. Other work on the machine changes them little.
+
+    Runs of versions that did not measure them count only if there are no others.
+    """
+    results = [run.result for run in runs if run.result is not None]
+    seconds = [time for result in results if (time := result.get("processor_seconds")) is not None]
+    return statistics.fmean(seconds or (result["seconds"] for result in results)) / 3600

@@ -139,7 +139,7 @@ class Run:
         self.shrink = shrinking(settings, self.pruner)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.amp)
         self.total = settings.total_epochs * self.steps_per_epoch
-        self.step, self.loss_sum, self.seconds = 0, torch.zeros((), device=self.device), 0.0
+        self.step, self.loss_sum, self.seconds, self.processor = 0, torch.zeros((), device=self.device), 0.0, 0.0
         self.metrics: list[dict[str, Any]] = []
         if (state := run_folder.load_checkpoint(folder / run_folder.CHECKPOINTS)) is not None:
             self._resume(state)
@@ -178,13 +178,14 @@ class Run:
 
     def _steps(self, stopping: threading.Event) -> float:
         """Take the remaining steps of an epoch; return the last learning rate."""
-        settings, started, rate = self.settings, time.monotonic(), 0.0
+        settings, rate = self.settings, 0.0
         epoch, done = divmod(self.step, self.steps_per_epoch)
         augmented = settings.augment and (self.data.flip or self.data.crop)
         pruner: Any = self.pruner
         penalty: Callable[[], Tensor] | None = pruner.penalty if settings.record.needs.penalty else None
         self.model.train()
         batches = self.train_set.shuffled(settings.batch_size, seed=settings.seed, epoch=epoch, skip=done)
+        wall, processor = self.seconds - time.monotonic(), self.processor - time.process_time()
         for images, labels in batches:
             if augmented:
                 images = augment(images, flip=self.data.flip, crop=self.data.crop, seed=settings.seed, step=self.step)
@@ -204,10 +205,10 @@ class Run:
             self.step += 1
             self.view.step(self.step)
             if stopping.is_set() and self.step % self.steps_per_epoch:
-                self.seconds += time.monotonic() - started
+                self.seconds, self.processor = wall + time.monotonic(), processor + time.process_time()
                 self._save()
                 raise StoppedError(f"stopped at step {self.step:,} of {self.total:,}, and saved")
-        self.seconds += time.monotonic() - started
+        self.seconds, self.processor = wall + time.monotonic(), processor + time.process_time()
         return rate
 
     def _end_of_epoch(self, rate: float) -> None:
@@ -265,6 +266,7 @@ class Run:
             "aim": shots,
             "computed": last["computed"],
             "seconds": round(self.seconds, 3),
+            "processor_seconds": round(self.processor, 3),
         }
 
     def _save(self) -> None:
@@ -283,6 +285,7 @@ class Run:
             "step": self.step,
             "loss_sum": self.loss_sum.clone(),
             "seconds": self.seconds,
+            "processor_seconds": self.processor,
             "metrics": self.metrics,
             **{name: part.state_dict() for name, part in self._parts().items()},
             "random": torch.get_rng_state(),
@@ -297,7 +300,8 @@ class Run:
         try:
             for name, part in self._parts().items():
                 part.load_state_dict(state[name])
-            self.step, self.seconds, self.metrics = state["step"], state["seconds"], state["metrics"]
+            self.step, self.metrics = state["step"], state["metrics"]
+            self.seconds, self.processor = state["seconds"], state["processor_seconds"]
             self.loss_sum.copy_(state["loss_sum"])
             torch.set_rng_state(state["random"])
             if state["cuda_random"] is not None:

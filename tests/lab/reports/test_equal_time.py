@@ -30,7 +30,7 @@ RUNS = [
     *timed("flipout", 20, 30, [71, 72, 73], pace="fast"),
     *timed("flipout", 80, 120, [75, 76.1, 77], pace="fast"),
     *timed("magnitude", 20, 30, [69, 70, 71], end=0.2),
-    *timed("dense", 15, 90, [80, 81, 82], sparsity=0.0),
+    *timed("dense", 15, 62, [80, 81, 82], sparsity=0.0),
 ]
 
 
@@ -39,12 +39,12 @@ def test_methods_at_the_time_of_the_longest_training_of_flipout() -> None:
     table = equal_time_table("", found)
     assert table is not None
     rows = {row[0]: dict(zip(table.heading, row, strict=True)) for row in table.rows}
-    assert {row["minutes"] for row in rows.values()} == {"60"}
+    assert rows["FlipOut"]["minutes"] == "32.0, 60.0"
     assert rows["FlipOut"]["accuracy"] == "75.00 ± 1.00"
     assert rows["FlipOut, fast pace"]["accuracy"] == "74.02 ± 1.00"  # half way between 30 and 120 minutes
     assert rows["FlipOut, fast pace"]["minus FlipOut"].startswith("-0.98 (")
     assert rows["Global magnitude, end 0.2"]["accuracy"] == "not reached"
-    assert rows["Dense"]["accuracy"] == "not reached"
+    assert rows["Dense"]["accuracy"] == "81.00 ± 1.00"  # 62 minutes are just as long
 
 
 @given(
@@ -56,10 +56,10 @@ def test_methods_at_the_time_of_the_longest_training_of_flipout() -> None:
 def test_the_accuracy_at_a_time(points: list[tuple[float, float]], hours: float) -> None:
     times, accuracies = zip(*sorted(points), strict=True)
     cell = at_time({time: Cell((accuracy,), (7,)) for time, accuracy in points}, hours)
-    if times[0] <= hours <= times[-1]:
+    if times[0] / 1.04 <= hours <= times[-1] / 0.96:
         expected = np.interp(np.log(hours), np.log(times), accuracies)
         assert cell.by_seed == {7: pytest.approx(expected, abs=1e-6)}
-    else:
+    elif not times[0] / 1.06 <= hours <= times[-1] / 0.94:
         assert not cell.values
 
 
@@ -74,7 +74,7 @@ def test_a_figure_of_accuracy_against_hours() -> None:
 def test_the_results_page_shows_it(tmp_path: Path) -> None:
     text = render_results_page([Records("one", tuple(RUNS))], "x", tmp_path)
     section = text.partition("## Accuracy at equal time: ResNet10 on CIFAR-10\n")[2].partition("\n## ")[0]
-    assert "| FlipOut, fast pace | 99 % | 60 |" in section
+    assert "| FlipOut, fast pace | 99 % | 30.0, 120.0 |" in section
     assert "-hours.png)" in section
     assert "Accuracy at equal time" not in render_results_page([Records("one", tuple(runs("magnitude", [70])))], "x")
 
@@ -89,4 +89,7 @@ def test_the_grid_covers_the_methods_that_are_compared() -> None:
     }
     for method in {run.method for run in planned}:
         assert {run.seed for run in planned if run.method == method} == {0, 1, 2}
-    assert {run.epochs for run in planned if run.method == "flipout" and run.option("pace") == "default"} == {8, 15}
+    default = {run.epochs for run in planned if run.method == "flipout" and run.option("pace") == "default"}
+    others = {run.epochs for run in planned if run.method == "magnitude" or run.option("pace") == "fast"}
+    assert default == {15}
+    assert min(others) > 15  # they train faster, so they train for longer

@@ -18,6 +18,7 @@ from flipout_lab.sweeps.execution import SweepView
 from flipout_lab.sweeps.grid import Grid, parse_grid
 from flipout_lab.sweeps.local_engine import Job, LocalEngine
 from flipout_lab.sweeps.ray_engine import RayEngine
+from tests.lab.helpers import untimed
 
 pytestmark = [
     pytest.mark.slow,
@@ -54,7 +55,7 @@ def quiet() -> SweepView:
 
 def results(out: Path) -> dict[str, Any]:
     found = {path.parent.name: json.loads(path.read_text()) for path in out.glob("*/result.json")}
-    return {name: {**result, "seconds": 0} for name, result in found.items()}
+    return {name: untimed(result) for name, result in found.items()}
 
 
 def same(one: Path, other: Path) -> None:

@@ -20,6 +20,7 @@ from flipout_lab.sweeps.execution import SweepView
 from flipout_lab.sweeps.grid import Grid, parse_grid
 from flipout_lab.sweeps.local_engine import Job, JobUpdate, Listener, LocalEngine
 from flipout_lab.sweeps.store import RunMirror
+from tests.lab.helpers import untimed
 
 BASE = {"data": "digits", "model": "mlp", "epochs": 2, "width": 0.25}
 
@@ -37,7 +38,7 @@ def run(chosen: Grid, out: Path | str, jobs: int = 2, **options: Any) -> tuple[S
 
 def results(out: Path) -> dict[str, Any]:
     found = {path.parent.name: json.loads(path.read_text()) for path in out.glob("*/result.json")}
-    return {name: {**result, "seconds": 0} for name, result in found.items()}
+    return {name: untimed(result) for name, result in found.items()}
 
 
 @pytest.fixture
