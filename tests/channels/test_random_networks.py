@@ -14,8 +14,9 @@ from tests.attacks import seeds
 from tests.channels.attack_networks import AttackArchitect
 from tests.channels.networks import Architect, randomize
 
-FOUND = (363323,)
-"""Seeds of the attack that have found something: channels of a norm with groups were moved from one to another."""
+FOUND = (363323, 169060)
+"""Seeds of the attack that have found something: channels of a norm with groups were moved from one to another; a
+number that was a size by chance changed with the sizes of another module."""
 
 
 @torch.no_grad()
@@ -33,8 +34,9 @@ def check(model: nn.Module, shape: tuple[int, ...], seed: int) -> None:
             parameter.index_fill_(dim, zeroed[sets].nonzero().flatten(), 0)
     removed = unread(model, graph, (example,), {})
     trial = Trial(model, graph, (example,))
-    assert trial.works(removed), trial.problems
-    smaller = trial.smaller(removed)
+    best = trial.largest(removed)
+    assert torch.equal(best.sets, removed), trial.problems
+    smaller = trial.smaller(best)
     assert smaller is not None
     assert {name for name, _ in smaller.named_parameters()} == {name for name, _ in model.named_parameters()}
     for batch in (1, 3):

@@ -107,6 +107,34 @@ def test_heads_go_with_the_number_that_the_module_states() -> None:
     assert channels.attributes(model, found.tensors) == {"": {"heads": 2}}
 
 
+class Halves(nn.Module):
+    """Cuts its channels into halves, of sizes that it may state, and multiplies one with a power of the other."""
+
+    def __init__(self, power: int, sizes: list[int] | None = None) -> None:
+        super().__init__()
+        self.power, self.sizes = power, sizes
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = x.chunk(2, -1) if self.sizes is None else x.split(self.sizes, -1)
+        return first * second**self.power
+
+
+def test_a_number_that_is_a_size_by_chance_stays() -> None:
+    """In the same module as sizes that change, and in another one."""
+    halves = Halves(2, [2, 2]), Halves(5), Halves(3, [4, 4])
+    model = nn.Sequential(
+        nn.Linear(6, 4), halves[0], nn.Linear(2, 10), halves[1], nn.Linear(5, 8), halves[2], nn.Linear(4, 3)
+    ).double()
+    channels = RemovableChannels(model, (torch.randn(2, 6, dtype=torch.float64),))
+    masks = {"2.weight": columns(10, 2, 1), "4.weight": columns(8, 5, 0, 3), "6.weight": columns(3, 4, 1, 2, 3)}
+    found = channels.remainder({name: (mask, (None, None)) for name, mask in masks.items()})
+    assert not channels.problem
+    assert kept(found, "0.bias") == [1, 3]
+    assert kept(found, "2.bias") == [0, 3, 5, 8]
+    assert kept(found, "4.bias") == [1, 2, 3, 5, 6, 7]
+    assert channels.attributes(model, found.tensors) == {"1": {"sizes": [1, 1]}, "5": {"sizes": [3, 3]}}
+
+
 class Sum(nn.Module):
     """Two branches that are added; the first is also read on its own."""
 

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 import flipout
 from flipout.schedules import Pruning
+from flipout.shrinking.trial import try_cut
+from flipout.views.cut import Indices
 from flipout.weights import Weight
 
 from .perceptrons import EXAMPLE, STEPS, numbers, pruned, shapes, steps
@@ -65,6 +67,23 @@ def test_a_network_that_computes_the_same_in_training_mode_is_shrunk(extra: str)
     steps(parts, 0, STEPS)
     pruner.shrink(EXAMPLE)
     assert pruner.computed < pruner.prunable
+
+
+@torch.no_grad()
+def test_rounding_that_batch_norms_enlarge_is_no_difference() -> None:
+    """Channels that hardly vary in a batch are mostly rounding, and each norm enlarges it."""
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.Linear(32, 32), nn.BatchNorm1d(32)) for _ in range(7)]
+    model, half = nn.Sequential(*blocks, nn.Sequential(nn.Linear(32, 4))), torch.arange(16)
+    model.get_parameter("0.0.weight").mul_(1e-14)
+    indices = dict[str, Indices]()
+    for name, tensor in model.state_dict().items():
+        sides = None if name.startswith("7") else half, None if name.startswith("0") else half
+        if tensor.ndim:
+            indices[name] = sides[: tensor.ndim]
+        if tensor.ndim > 1 and sides[1] is not None:
+            tensor[:, 16:] = 0  # nothing reads these channels
+    try_cut(model, indices, {}, ((torch.randn(8, 32),), {}))
 
 
 class OwnScore(flipout.GlobalMagnitude):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -28,6 +28,9 @@ Attributes = Mapping[str, Mapping[str, Any]]
 """For each module by name, the attributes that change, with their values."""
 
 
+Places = frozenset[tuple[str, str]]
+"""Attributes that follow sizes of their modules: the name of the module, and that of the attribute."""
+
 Guess = Callable[[str, bool], bool]
 """Whether an attribute follows a size of its module that changed, by its name, and whether the size changed everywhere
 in the module."""
@@ -49,8 +52,34 @@ def every_size(name: str, sure: bool) -> bool:
     return True
 
 
-GUESSES: tuple[Guess, ...] = (nothing, counts, sure_sizes, every_size)
-"""What is tried, in order. Most code takes sizes from its tensors, and a number may mean something else."""
+def guesses(model: nn.Module, sizes: Sizes, known: Places, *, single: bool) -> list[Places]:
+    """What may follow sizes which change, in the order in which it is tried.
+
+    Most code takes sizes from its tensors, and a number may mean something else.
+
+    Args:
+        model: the network.
+        sizes: what becomes of the sizes.
+        known: what follows other sizes; the same names are likely to follow these.
+        single: whether attributes of one name are tried without the others, and the others without them.
+    """
+    names = {name for _, name in known}
+    rules: tuple[Guess, ...] = (nothing, lambda name, sure: name in names, counts, sure_sizes, every_size)
+    found = [_followers(model, sizes, rule) for rule in rules]
+    every = found[-1]
+    for one in sorted({name for _, name in every}) if single else ():
+        alone = frozenset(place for place in every if place[1] == one)
+        found += [alone, every - alone]
+    return list(dict.fromkeys(found))
+
+
+def _followers(model: nn.Module, sizes: Sizes, rule: Guess) -> Places:
+    return frozenset(
+        (path, name)
+        for path, changed in sizes.items()
+        for name, own in _stated(model.get_submodule(path), changed).items()
+        if all(rule(name, changed[size] > 0) for size in own)
+    )
 
 
 @torch.no_grad()
@@ -113,10 +142,26 @@ def _note(model: Any, remainder: Mapping[str, Indices], attributes: Attributes, 
     model.kept_norms = {**getattr(model, "kept_norms", {}), **norms}
 
 
-def restated_in(model: nn.Module, sizes: Sizes, follows: Guess) -> Attributes:
-    """The attributes of a network that follow sizes which change within its modules."""
-    found = {path: restated(model.get_submodule(path), changed, follows) for path, changed in sizes.items()}
-    return {path: values for path, values in found.items() if values}
+def restated_in(model: nn.Module, sizes: Sizes, follows: Places) -> Attributes:
+    """The attributes of a network that follow sizes which change within its modules, as they should be."""
+    found: dict[str, dict[str, Any]] = {}
+    for path, changed in sizes.items():
+        module = model.get_submodule(path)
+        for name, own in _stated(module, changed).items():
+            if (path, name) in follows:
+                after, value = [abs(changed[size]) for size in own], getattr(module, name)
+                found.setdefault(path, {})[name] = after[0] if type(value) is int else type(value)(after)
+    return found
+
+
+def _stated(module: nn.Module, changed: Mapping[int, int]) -> dict[str, Sequence[int]]:
+    """The attributes of a module that are sizes which change, or lists of them: the sizes."""
+    found: dict[str, Sequence[int]] = {}
+    for name, value in vars(module).items():
+        own = value if isinstance(value, list | tuple) else [value]
+        if not name.startswith("_") and own and all(type(each) is int and each in changed for each in own):
+            found[name] = own
+    return found
 
 
 def owners(names: Iterable[str]) -> list[str]:
@@ -164,20 +209,6 @@ def fit(module: nn.Module, group: int | None) -> None:
         module.num_parameters = len(module.weight)
     elif is_transposed(module):
         module.nx, module.nf = module.get_parameter("weight").shape  # type: ignore[assignment]
-
-
-def restated(module: nn.Module, changed: Mapping[int, int], follows: Guess) -> dict[str, Any]:
-    """The attributes of a module that are sizes of its tensors, or lists of them, as they should be."""
-    found: dict[str, Any] = {}
-    for name, value in vars(module).items():
-        if name.startswith("_"):
-            continue
-        sure = {old: abs(new) for old, new in changed.items() if follows(name, new > 0)}
-        if type(value) is int and value in sure:
-            found[name] = sure[value]
-        elif isinstance(value, list | tuple) and value and all(type(each) is int and each in sure for each in value):
-            found[name] = type(value)(sure[each] for each in value)
-    return found
 
 
 def changed_sizes(graph: ChannelGraph, kept: Tensor) -> dict[str, dict[int, int]]:

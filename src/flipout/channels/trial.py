@@ -16,9 +16,22 @@ from .comparison import batch_size, coarsest_epsilon, describe_difference, input
 from .copies import UnsupportedNetworkError, first_line, independent_copy
 from .graph import ChannelGraph
 from .record import without_cache
-from .resize import GUESSES, Guess, changed_sizes, families, resize, restated_in
+from .resize import Places, changed_sizes, families, guesses, resize, restated_in
 
 HEARD = "a norm reads channels that cannot be made zero"
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What a network can lose.
+
+    Args:
+        sets: a flag for each set.
+        follows: the attributes of modules that follow their sizes.
+    """
+
+    sets: Tensor
+    follows: Places
 
 
 class Trial:
@@ -35,35 +48,39 @@ class Trial:
         self, model: nn.Module, graph: ChannelGraph, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
     ) -> None:
         self.model, self.graph, self.problems = model, graph, list[str]()
-        self.follows = GUESSES[0]  # that worked last
         try:
             self._comparison = Comparison(model, args, kwargs or {})
         except Exception as error:  # the user's code may raise any error
             raise UnsupportedNetworkError(f"the network does not run with the example ({first_line(error)})") from error
 
-    def smaller(self, removed: Tensor) -> nn.Module | None:
+    def smaller(self, removal: Removal) -> nn.Module | None:
         """A copy of the network without some sets; None if it computes something else. `problems` has the reason."""
-        remainder, sizes = self.graph.remainder(~removed), changed_sizes(self.graph, ~removed)
-        norms = self.graph.narrowed(~removed)
-        for follows in GUESSES if sizes else GUESSES[:1]:
-            smaller = independent_copy(self.model)
-            resize(smaller, remainder, restated_in(smaller, sizes, follows), norms)
-            try:
-                self._comparison.verify(smaller)
-            except UnsupportedNetworkError as error:
-                self.problems.append(str(error))
-            else:
-                self.follows = follows
-                return smaller
-        return None
+        kept, smaller = ~removal.sets, independent_copy(self.model)
+        attributes = restated_in(smaller, changed_sizes(self.graph, kept), removal.follows)
+        resize(smaller, self.graph.remainder(kept), attributes, self.graph.narrowed(kept))
+        try:
+            self._comparison.verify(smaller)
+        except UnsupportedNetworkError as error:
+            self.problems.append(str(error))
+            return None
+        return smaller
 
-    def works(self, removed: Tensor) -> bool:
-        """Whether the network computes the same without some sets."""
-        return self.smaller(removed) is not None
-
-    def largest(self, removed: Tensor) -> Tensor:
+    def largest(self, removed: Tensor) -> Removal:
         """As much of some sets as the network can lose, family by family."""
-        return self._largest(families(self.graph, removed), removed)
+        return self._extended(Removal(torch.zeros_like(removed), frozenset()), families(self.graph, removed))
+
+    def _extended(self, base: Removal, groups: Sequence[Tensor]) -> Removal:
+        """What can be removed, and as many groups in addition as the network can lose."""
+        if not groups:
+            return base
+        added = torch.stack(list(groups)).any(0)
+        sizes = changed_sizes(self.graph, ~added)
+        for follows in guesses(self.model, sizes, base.follows, single=len(groups) == 1):
+            removal = Removal(base.sets | added, base.follows | follows)
+            if self.smaller(removal) is not None:
+                return removal
+        half = len(groups) // 2
+        return self._extended(self._extended(base, groups[:half]), groups[half:]) if half else base
 
     def notes(self, removed: Tensor, best: Tensor) -> list[str]:
         """Which weights keep channels that nothing reads, and why."""
@@ -72,17 +89,6 @@ class Trial:
         names = [name for name, dims in tensors.items() if len(dims) > 1 and any(left[dim].any() for dim in dims)]
         shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
         return [f"channels that nothing reads stay in {shown}: {self.problems[0]}"] if names else []
-
-    def _largest(self, groups: Sequence[Tensor], every: Tensor) -> Tensor:
-        if not groups or self.works(every):
-            return every
-        if len(groups) == 1:
-            return torch.zeros_like(every)
-        half = len(groups) // 2
-        one, other = (self._largest(each, torch.stack(list(each)).any(0)) for each in (groups[:half], groups[half:]))
-        if not bool(one.any()) or not bool(other.any()):
-            return one | other
-        return one | other if self.works(one | other) else one
 
 
 class Comparison:
@@ -159,12 +165,12 @@ class Removable:
 
     Args:
         sets: a flag for each set.
-        follows: which attributes of modules follow their sizes.
+        follows: the attributes of modules that follow their sizes.
         problem: why others cannot be removed; empty if all can.
     """
 
     sets: Tensor
-    follows: Guess
+    follows: Places
     problem: str
 
 
@@ -196,9 +202,9 @@ def removable(model: nn.Module, graph: ChannelGraph, args: Sequence[Any], kwargs
     worked = trial.largest(tried & ~heard_by_norms(network, graph, args, kwargs))
     whole = torch.zeros_like(chosen)
     for family in groups:
-        if bool((worked & family).any()) or not bool((tried & family).any()):
+        if bool((worked.sets & family).any()) or not bool((tried & family).any()):
             whole |= family
-    return Removable(whole, trial.follows, "" if torch.equal(worked, tried) else (*trial.problems, HEARD)[0])
+    return Removable(whole, worked.follows, "" if torch.equal(worked.sets, tried) else (*trial.problems, HEARD)[0])
 
 
 def unread(model: nn.Module, graph: ChannelGraph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:

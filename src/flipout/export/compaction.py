@@ -139,10 +139,10 @@ def _without_unread(original: nn.Module, arguments: Arguments) -> tuple[nn.Modul
     except UnsupportedNetworkError as error:
         return original, [f"nothing was removed: {error}"]
     best = trial.largest(gone)
-    smaller = trial.smaller(best) if bool(best.any()) else None
+    smaller = trial.smaller(best) if bool(best.sets.any()) else None
     if smaller is not None and _lost_groups(original, smaller):
         smaller, _ = _without_unread(smaller, arguments)
-    return smaller or original, trial.notes(gone, best)
+    return smaller or original, trial.notes(gone, best.sets)
 
 
 def _lost_groups(before: nn.Module, after: nn.Module) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..channels.graph import ChannelGraph
 from ..channels.labels import FIXED, Labels
-from ..channels.resize import Guess
+from ..channels.resize import Places
 from ..channels.trial import removable
 from ..modules import inputs_first, is_stacked, unwrapped
 from ..weights import Weight
@@ -34,7 +34,7 @@ class ChannelTable:
         notes: what could not be divided into units.
         graph: the channels of the network.
         numbers: for each set of the graph its unit; `units` for one that always stays.
-        follows: which attributes of modules follow their sizes.
+        follows: the attributes of modules that follow their sizes.
         problem: why the code of the network cannot lose some channels; empty if it can lose all.
     """
 
@@ -47,7 +47,7 @@ class ChannelTable:
     notes: tuple[str, ...]
     graph: ChannelGraph
     numbers: Tensor
-    follows: Guess
+    follows: Places
     problem: str
 
     def zeroed(self, alive: Tensor, model: nn.Module, pruned: Container[str]) -> list[tuple[nn.Parameter, int, Tensor]]:
