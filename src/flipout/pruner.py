@@ -439,8 +439,8 @@ class Pruner:
     def _works_every_step(self, in_c: bool) -> bool:
         """Whether there is work around every step, beyond what loops in C do if they are used."""
         noisy = self.noise is not None and self.noise.scale > 0
-        statistics, form = self.statistics.has_kernels(in_c), type(self.form)
-        return statistics or (form not in (Form, Hidden) if in_c else noisy or form is not Form)
+        own = not self.form.in_c() if in_c else noisy or type(self.form) is not Form
+        return own or self.statistics.has_kernels(in_c)
 
     def _learns_pruned(self, weight: Weight) -> bool:
         """Whether something learns from the gradients of the pruned elements of a weight at the moment."""

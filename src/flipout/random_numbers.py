@@ -12,6 +12,8 @@ import struct
 import torch
 from torch import Tensor
 
+from .kernels import latent_loops
+from .kernels.step_loops import in_c
 from .views import Positions
 
 
@@ -20,7 +22,7 @@ def normal(
 ) -> Tensor:
     """Standard normal float32 numbers for a whole tensor, given by its shape, or for those of its elements here."""
     where = _positions(where)
-    return normal_at(*_rows(where, device), *key("normal", seed, step, tensor)).view(where.held)
+    return normal_at(*rows_of(where, device), *key("normal", seed, step, tensor)).view(where.held)
 
 
 def uniform(
@@ -28,10 +30,16 @@ def uniform(
 ) -> Tensor:
     """Float32 numbers in (0, 1], multiples of 2^-24; `where` is as for `normal`."""
     where = _positions(where)
-    bits = _hash(*_rows(where, device), *key("uniform", seed, step, tensor))
-    return (_shift(bits, 8) + 1).float().mul_(2.0**-24).view(where.held)
+    return uniform_at(*rows_of(where, device), *key("uniform", seed, step, tensor)).view(where.held)
 
 
+@in_c(latent_loops.uniform_at)
+def uniform_at(starts: Tensor, offsets: Tensor, factor: int | Tensor, addend: int | Tensor) -> Tensor:
+    """Uniform numbers from one hash each. An element's number is the sum of the start of its row and its offset."""
+    return (_shift(_hash(starts, offsets, factor, addend), 8) + 1).float().mul_(2.0**-24)
+
+
+@in_c(latent_loops.normal_at)
 def normal_at(starts: Tensor, offsets: Tensor, factor: int | Tensor, addend: int | Tensor) -> Tensor:
     """Normal numbers from one hash each, without a logarithm, a root or a sine.
 
@@ -62,7 +70,7 @@ def _positions(where: Positions | torch.Size) -> Positions:
     return where if isinstance(where, Positions) else Positions.all_of(where)
 
 
-def _rows(where: Positions, device: torch.device | str) -> tuple[Tensor, Tensor]:
+def rows_of(where: Positions, device: torch.device | str) -> tuple[Tensor, Tensor]:
     """The starts of the rows of a tensor as a column, and the offsets within a row.
 
     (Loading a row of numbers is faster than computing the number of each element.)

@@ -38,7 +38,7 @@ def equal(one: list[Tensor], other: list[Tensor]) -> bool:
 def deterministic(pruner: LatentPruner) -> dict[str, Tensor]:
     """The deterministic weights, from the slots."""
     form = pruner.form
-    return {w.name: form.computed(w.slots["theta"], w.slots["latent"], None) * w.mask for w in pruner.weights}
+    return {w.name: form.run(form.computed, w.slots["theta"], w.slots["latent"], None) * w.mask for w in pruner.weights}
 
 
 def is_deterministic(model: nn.Module, pruner: LatentPruner) -> bool:

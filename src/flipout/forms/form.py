@@ -81,6 +81,10 @@ class Form:
 
     # Around a step.
 
+    def in_c(self) -> bool:
+        """Whether loops in C can do all of its work around a step."""
+        return type(self) is Form
+
     _entered: list[Group]
     """The groups whose parameters hold what is trained at the moment."""
 

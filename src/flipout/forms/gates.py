@@ -8,8 +8,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ..kernels import latent_loops
+from ..kernels.step_loops import in_c
 from ..numerics import wide
-from ..random_numbers import normal, uniform
+from ..random_numbers import normal, uniform_at
+from ..views import Positions
 from ..weights import Weight
 from .latent import Latent
 
@@ -45,11 +48,13 @@ def open_probability(log_alpha: Tensor) -> Tensor:
     return torch.sigmoid(log_alpha - BETA * math.log(-GAMMA / ZETA))
 
 
+@in_c(latent_loops.gated)
 def computed(theta: Tensor, log_alpha: Tensor, noise: Tensor | None) -> Tensor:
     """`theta * z`."""
     return theta * gate(log_alpha, noise).clamp(0, 1)
 
 
+@in_c(latent_loops.gated_backward)
 def backward(
     theta: Tensor, log_alpha: Tensor, noise: Tensor | None, grad: Tensor, lambda_: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -105,8 +110,7 @@ class HardConcrete(Latent):
         return torch.Size([1, shape[1]]) if len(shape) == 2 else torch.Size([shape[0], *[1] * (len(shape) - 1)])
 
     def noise(self, weight: Weight, step: int) -> Tensor:
-        device = weight.local.device
-        return uniform(self._shape(weight), seed=self.seed, step=step, tensor=weight.number, device=device)
+        return self.drawn(uniform_at, "uniform", Positions.all_of(self._shape(weight)), weight, step)
 
     def update(self, weight: Weight, latent: Tensor, grad: Tensor, step: int) -> None:
         super().update(weight, latent, grad, step)

@@ -26,12 +26,18 @@ import torch
 from torch import Tensor, nn
 
 from ..events import Selection
+from ..kernels import latent_loops
+from ..kernels.step_loops import in_c, loop_of
 from ..numerics import masked, wide, zero_pruned
 from ..problems import Need, NoSampleWarning, warn
+from ..random_numbers import key, rows_of
 from ..runtime.compiler import compiled
+from ..runtime.groups import zero_in_place
+from ..runtime.kernels import Kernels
 from ..runtime.optimizer_state import group_of
 from ..runtime.work import Work
 from ..schedules import Pruning
+from ..views import Positions
 from ..weights import Weight
 from .form import Form
 from .mode_hooks import ModeHooks
@@ -47,7 +53,7 @@ class Shown:
 
 class Latent(Form):
     """What the latent forms share. A subclass has the equations: the functions `computed`, `backward`, `saliency` and
-    `survives`, which are compiled if the pruner compiles, `start_of`, and `noise` if there is any.
+    `survives`, which run in C or compiled if the pruner does so, `start_of`, and `noise` if there is any.
 
     Args:
         lambda_: weight of the penalty in the loss.
@@ -69,10 +75,11 @@ class Latent(Form):
     def __init__(self, lambda_: float, latent_lr: float, seed: int) -> None:
         self.lambda_, self.latent_lr, self.seed = lambda_, latent_lr, seed
         self._step, self._steps, self._last, self._planned = 0, 1, 0, 0
-        self._inside, self._warned, self._compiled = False, False, False
+        self._inside, self._warned, self._kernels = False, False, Kernels(compile=False)
         self._shown: dict[str, Shown] = {}
         self._gradients: dict[str, Tensor] = {}
         self._noise: dict[str, Tensor] = {}
+        self._numbers: dict[str, tuple[Tensor, Tensor]] = {}
         self._hooks = ModeHooks()
 
     # The equations.
@@ -108,20 +115,31 @@ class Latent(Form):
     def update(self, weight: Weight, latent: Tensor, grad: Tensor, step: int) -> None:
         """Update the latents of a weight: a step of Adam. `step` counts from 1."""
         first, second = (weight.slots[name] for name in self.moments)
-        first.lerp_(grad, 0.1)
-        second.mul_(0.999).addcmul_(grad, grad, value=0.001)
-        size = (second / (1 - 0.999**step)).sqrt_().add_(1e-8)
-        latent.addcdiv_(first, size, value=-self.latent_lr / (1 - 0.9**step))
+        run = self._kernels.loop(adam, latent, grad, first, second) or adam
+        run(latent, grad, first, second, self.latent_lr, step)
+
+    def drawn(self, draw: Callable[..., Any], use: str, where: Positions, weight: Weight, step: int) -> Tensor:
+        """Random numbers of a step, by `normal_at` or `uniform_at`, in the shape of what is at some positions."""
+        if weight.name not in self._numbers:
+            self._numbers[weight.name] = rows_of(where, weight.local.device)
+        drawn: Tensor = self.run(draw, *self._numbers[weight.name], *key(use, self.seed, step, weight.number))
+        return drawn.view(where.held)
 
     def run(self, function: Callable[..., Any], *arguments: Tensor | int | None) -> Any:
-        """Call a function of a module, compiled if the pruner compiles."""
-        if not self._compiled:
+        """Call a function of a module: as a loop in C if it has one, or compiled if the pruner compiles."""
+        tensors = [each for each in arguments if isinstance(each, Tensor)]
+        if (loop := self._kernels.loop(function, *tensors)) is not None:
+            return loop(*arguments)
+        if not self._kernels.compiled:
             return function(*arguments)
-        tensors = [each if isinstance(each, Tensor) else None for each in arguments]
         kinds = [
-            each is not None and (each.dtype, each.device.type, *(min(n, 2) for n in each.shape)) for each in tensors
+            isinstance(each, Tensor) and (each.dtype, each.device.type, *(min(n, 2) for n in each.shape))
+            for each in arguments
         ]
         return compiled(function, *kinds)(*arguments)
+
+    def in_c(self) -> bool:
+        return loop_of(self.computed) is not None and loop_of(self.backward) is not None
 
     # Around a step.
 
@@ -137,7 +155,8 @@ class Latent(Form):
 
     def start(self, work: Work) -> None:
         super().start(work)
-        self._compiled = work.kernels.compiled
+        self._kernels = work.kernels
+        self._numbers.clear()
         self._shown = {weight.name: Shown(version=_version(weight)) for weight in work.weights}
 
     def watch(self, model: nn.Module, work: Work) -> None:
@@ -167,7 +186,7 @@ class Latent(Form):
         if not self._step:
             return weight.slots["theta"]
         values = self.run(self.computed, wide(weight.slots["theta"]), weight.slots["latent"], noise)
-        return masked(values.to(weight.local.dtype), weight.bytes)
+        return _zeroed(values.to(weight.local.dtype), weight)
 
     def _noise_of(self, weight: Weight) -> Tensor | None:
         """The noise of this step, computed once. A weight that has some was trained with it in this step, also if the
@@ -202,7 +221,9 @@ class Latent(Form):
             if weight.slots and (grad := weight.grad) is not None:
                 factor = scale.to(grad.device) if isinstance(scale, Tensor) else scale
                 factor = -factor if group_of(work.optimizer, weight.parameter).get("maximize") else factor
-                at_values = masked(wide(grad), weight.bytes) / factor
+                at_values = _zeroed(wide(grad), weight)
+                scaled = isinstance(factor, Tensor) or factor != 1
+                at_values = at_values / factor if scaled else at_values
                 plain = self.noisy and not step  # the network has computed with theta itself
                 own, latent = self.run(
                     self.backward,
@@ -213,7 +234,7 @@ class Latent(Form):
                     torch.full((), self.penalty_weight(step), dtype=grad.dtype, device=grad.device),
                 )
                 own = own + at_values if plain else own
-                grad.copy_(own * factor)
+                grad.copy_(own * factor if scaled else own)
                 self._gradients[weight.name] = latent
         super().gradients(work, step, scale)
 
@@ -227,13 +248,13 @@ class Latent(Form):
         self._step, self._inside = step, False
         self._gradients.clear()
         self._noise.clear()
-        self.settled(work)
         for weight in work.weights:
             if weight.slots:
                 self._show(weight, sampled=False)
+        self.settled([weight for weight in work.weights if weight.slots])
 
-    def settled(self, work: Work) -> None:
-        """Called after each update of the weights and the latents."""
+    def settled(self, weights: Sequence[Weight]) -> None:
+        """Called after each update of the weights and the latents, with the deterministic weights in the parameters."""
 
     def leave(self, work: Work) -> None:
         if self._inside:
@@ -277,8 +298,9 @@ class Latent(Form):
         return weight.slots or {key: torch.zeros_like(slot) for key, slot in self.slots(weight).items()}
 
     def load(self, work: Work, saved: Mapping[str, Mapping[str, Tensor]], step: int, events: int) -> None:
-        self._step, self._compiled = step, work.kernels.compiled
+        self._step, self._kernels = step, work.kernels
         self._noise.clear()
+        self._numbers.clear()
         self._hooks.remove()
         for weight in work.weights:
             weight.slots.clear()
@@ -287,6 +309,22 @@ class Latent(Form):
             self._shown[weight.name] = Shown()
         work.forget()
         super().load(work, saved, step, events)
+
+
+@in_c(latent_loops.adam)
+def adam(latent: Tensor, grad: Tensor, first: Tensor, second: Tensor, rate: float, step: int) -> None:
+    """A step of Adam, in place."""
+    first.lerp_(grad, 0.1)
+    second.mul_(0.999).addcmul_(grad, grad, value=0.001)
+    size = (second / (1 - 0.999**step)).sqrt_().add_(1e-8)
+    latent.addcdiv_(first, size, value=-rate / (1 - 0.9**step))
+
+
+def _zeroed(tensor: Tensor, weight: Weight) -> Tensor:
+    """The tensor, with zeros where a weight is pruned, in place."""
+    if not weight.dense:
+        zero_in_place(tensor, weight.bytes)
+    return tensor
 
 
 def _version(weight: Weight) -> tuple[int, ...]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from ..kernels import latent_loops
+from ..kernels.step_loops import in_c
 from ..numerics import wide
 from ..ranking.host_numbers import counts
-from ..runtime.work import Work
 from ..weights import Weight
 from .latent import Latent
 
@@ -33,10 +35,12 @@ def survives(theta: Tensor, threshold: Tensor) -> Tensor:
     return saliency(theta, threshold) > 0
 
 
+@in_c(latent_loops.thresholded)
 def computed(theta: Tensor, threshold: Tensor, noise: Tensor | None) -> Tensor:
     return torch.where(survives(theta, threshold), theta, 0)
 
 
+@in_c(latent_loops.thresholded_backward)
 def backward(
     theta: Tensor, threshold: Tensor, noise: Tensor | None, grad: Tensor, lambda_: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -76,10 +80,9 @@ class Thresholds(Latent):
         velocity = weight.slots["momentum"].mul_(MOMENTUM).add_(grad)
         latent.sub_(velocity, alpha=self.latent_lr)
 
-    def settled(self, work: Work) -> None:
+    def settled(self, weights: Sequence[Weight]) -> None:
         """Reset the thresholds of layers that compute with next to nothing."""
-        weights = [weight for weight in work.weights if weight.slots]
-        marks = [self.survives(weight.slots["theta"], weight.slots["latent"]) & weight.mask for weight in weights]
-        for weight, active in zip(weights, counts(marks), strict=True):
+        for weight, active in zip(weights, counts([weight.local for weight in weights]), strict=True):
             if active <= LEAST * weight.kept:
                 weight.slots["latent"].zero_()
+                self._show(weight, sampled=False)

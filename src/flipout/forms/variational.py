@@ -6,8 +6,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..kernels import latent_loops
+from ..kernels.step_loops import in_c
 from ..numerics import wide
-from ..random_numbers import key, normal_at
+from ..random_numbers import normal_at
 from ..weights import Weight
 from .latent import Latent
 
@@ -47,12 +49,14 @@ def survives(theta: Tensor, log_variance: Tensor) -> Tensor:
     return saliency(theta, log_variance) > -PRUNED
 
 
+@in_c(latent_loops.variational)
 def computed(theta: Tensor, log_variance: Tensor, noise: Tensor | None) -> Tensor:
     """`theta + sigma * eps`, and 0 where a weight is pruned."""
     values = theta if noise is None else theta + (log_variance / 2).exp() * noise
     return torch.where(survives(theta, log_variance), values, 0)
 
 
+@in_c(latent_loops.variational_backward)
 def backward(
     theta: Tensor, log_variance: Tensor, noise: Tensor | None, grad: Tensor, lambda_: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -90,10 +94,7 @@ class VariationalDropoutForm(Latent):
         return torch.full_like(wide(weight.local.detach()), START)
 
     def noise(self, weight: Weight, step: int) -> Tensor:
-        where, device = weight.view.positions, weight.local.device
-        numbers = where.starts(device).unsqueeze(1), where.offsets(device)
-        noise: Tensor = self.run(normal_at, *numbers, *key("normal", self.seed, step, weight.number))
-        return noise.view(where.held)
+        return self.drawn(normal_at, "normal", weight.view.positions, weight, step)
 
     def penalty_weight(self, step: int) -> float:
         start, full = (share * self._steps for share in self.warm_up)

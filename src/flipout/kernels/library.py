@@ -66,8 +66,10 @@ class Step(Structure):
         *((name, c_void_p) for name in ("values", "gradients", "mask", "low", "high", "hidden")),
         *((name, c_void_p) for name in ("threshold", "ceiling", "faint", "unit_factors", "sigma")),
         *((name, c_void_p) for name in ("factors", "addends", "starts", "offsets", "sums")),
-        *(("total", c_double), ("each", c_int64)),
-        *((name, c_float) for name in ("rate", "trust", "one_sigma", "one_unit_factor")),
+        ("total", c_double),
+        *((name, c_void_p) for name in ("theta", "noise", "latent", "latent_gradients", "first", "second")),
+        ("each", c_int64),
+        *((name, c_float) for name in ("rate", "trust", "one_sigma", "one_unit_factor", "lambda", "bias")),
         *(
             (name, c_int32)
             for name in ("one_factor", "one_addend", "amount", "fade", "all_count", "zeroes", "keep_pruned")

@@ -1,7 +1,7 @@
 """The loops around an optimizer step in C: what a pruner does with every weight, each in one pass over memory.
 
 Each function here computes what a function of the same arguments computes with torch. `in_c` connects the two. They are
-for contiguous float32 tensors on the CPU: `fits` says whether tensors are.
+for contiguous float32 tensors on the CPU: `fits` says whether tensors are. `latent_loops.py` has those of latent forms.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ from torch import Tensor
 
 from .library import Step, find_kernels, kernels
 
-LOOPS = ("zero", "count", "enter", "leave", "limit", "scale", "square", "perturb")
+LOOPS = (
+    *("zero", "count", "enter", "leave", "limit", "scale", "square", "perturb"),
+    *("normal", "uniform", "adam", "variational", "variational_backward"),
+    *("gate", "gate_backward", "threshold", "threshold_backward"),
+)
 NUMBERS = {name: number for number, name in enumerate(LOOPS)}
 """The loops of c/step.h, in its order."""
 
@@ -56,14 +60,14 @@ def fits(*tensors: Tensor) -> bool:
 
 
 def zero_pruned(tensor: Tensor, mask: Tensor) -> None:
-    _run("zero", tensor, values=tensor, mask=mask)
+    run("zero", tensor, values=tensor, mask=mask)
 
 
 def count_changes(
     weight: Tensor, mask: Tensor, low: Tensor, high: Tensor, *, amount: int = 1, fade: int = 0, **more: Any
 ) -> None:
     """`fade` is a factor in units of 1/65,536; 0 is none. `more` are fields of `Step`: see `count_then`."""
-    _run("count", weight, values=weight, mask=mask, low=low, high=high, amount=amount, fade=fade, **more)
+    run("count", weight, values=weight, mask=mask, low=low, high=high, amount=amount, fade=fade, **more)
 
 
 def count_then(
@@ -88,12 +92,12 @@ def count_then(
 
 
 def enter(weight: Tensor, mask: Tensor, values: Tensor, threshold: Tensor, ceiling: Tensor) -> None:
-    _run("enter", weight, values=weight, mask=mask, hidden=values, threshold=threshold, each=threshold.ndim > 0)
+    run("enter", weight, values=weight, mask=mask, hidden=values, threshold=threshold, each=threshold.ndim > 0)
 
 
 def leave(weight: Tensor, mask: Tensor, values: Tensor, threshold: Tensor, ceiling: Tensor) -> None:
     limits = {"threshold": threshold, "ceiling": ceiling, "each": threshold.ndim > 0}
-    _run("leave", weight, values=weight, mask=mask, hidden=values, **limits)
+    run("leave", weight, values=weight, mask=mask, hidden=values, **limits)
 
 
 def limit_gradient(
@@ -101,23 +105,23 @@ def limit_gradient(
 ) -> None:
     numbers = {"faint": faint, "each": faint.ndim > 0, "rate": rate.item(), "trust": trust.item()}
     factors = {"unit_factors": factor} if factor.ndim else {"one_unit_factor": factor.item()}
-    _run("limit", weight, values=weight, gradients=grad, mask=mask, **numbers, **factors)
+    run("limit", weight, values=weight, gradients=grad, mask=mask, **numbers, **factors)
 
 
 def scale_pruned(grad: Tensor, mask: Tensor, faint: Tensor, rate: Tensor) -> None:
-    _run("scale", grad, gradients=grad, mask=mask, faint=faint, each=faint.ndim > 0, rate=rate.item())
+    run("scale", grad, gradients=grad, mask=mask, faint=faint, each=faint.ndim > 0, rate=rate.item())
 
 
 def squares_of_rows(relative: Tensor, mask: Tensor) -> Tensor:
     sums = relative.new_empty(len(relative))
-    _run("square", relative, values=relative, mask=mask, sums=sums)
+    run("square", relative, values=relative, mask=mask, sums=sums)
     return sums
 
 
 def sum_of_squares(relative: Tensor, mask: Tensor) -> float:
     """The sum of the squares of all that is kept."""
     sums = relative.new_empty(len(relative))
-    return float(_run("square", relative, values=relative, mask=mask, sums=sums).total)
+    return float(run("square", relative, values=relative, mask=mask, sums=sums).total)
 
 
 def perturb_by(
@@ -142,10 +146,10 @@ def perturb_by(
     for each, one, value in numbers:
         many = isinstance(value, Tensor) and value.ndim > 0
         fields[each if many else one] = value.item() if isinstance(value, Tensor) and not many else value
-    _run("perturb", grad, **fields)
+    run("perturb", grad, **fields)
 
 
-def _run(loop: str, matrix: Tensor, **fields: Any) -> Step:
+def run(loop: str, matrix: Tensor, **fields: Any) -> Step:
     """Run a loop over a matrix. Tensors are passed as pointers."""
     elements = matrix.numel()
     rows = matrix.shape[0] if matrix.ndim > 1 else 1

@@ -25,5 +25,5 @@ def read_integers(numbers: Sequence[Tensor]) -> list[int]:
 
 
 def counts(marks: Sequence[Tensor]) -> list[int]:
-    """The number of marked elements of each boolean tensor, with one transfer from each device."""
+    """The number of marked elements of each tensor, those that are not 0, with one transfer from each device."""
     return read_integers([torch.count_nonzero(mark) for mark in marks])

@@ -1,17 +1,19 @@
 /* The elementwise work around an optimizer step, each in one loop over memory.
 
    The same equations are in Python: numerics.py (zero), statistics/flips.py (count), forms/hidden.py (enter, leave, limit,
-   scale), runtime/noise.py (square, perturb) and random_numbers.py. Every operation rounds once: this file is compiled
-   without fused multiply-adds. So elementwise results have the same bits as there, but for torch's square root, whose last
-   bit can be wrong. Sums have an order of their own, which depends on the sizes alone: the bits are the same for every
-   number of threads and every instruction set.
+   scale), runtime/noise.py (square, perturb) and random_numbers.py; latents.h has those of latent forms. Every operation
+   rounds once: this file is compiled without fused multiply-adds. So elementwise results have the same bits as there, but
+   for torch's square root, whose last bit can be wrong, exponentials and logarithms. Sums have an order of their own, which
+   depends on the sizes alone: the bits are the same for every number of threads and every instruction set.
 
    This file is compiled for each instruction set, and exports one symbol, whose name is INSTRUCTIONS. */
 #include "step.h"
 
 #include <math.h>
 
+#include "latents.h"
 #include "parallel.h"
+#include "random_numbers.h"
 
 enum { ELEMENTS = 1 << 15, LANES = 16, PIECE = 128 };
 /* The elements that one thread takes at once, the partial sums of a sum, and the elements that are masked before they are
@@ -166,22 +168,6 @@ static void square_row(const Step *step, int64_t row, int64_t start, int64_t cou
     step->sums[row] = squares(step->values + start, step->mask + start, count);
 }
 
-/* A standard normal number: see random_numbers.py. */
-static inline float normal(uint32_t x) {
-    x = (x ^ x >> 16) * 0x7FEB352Du;
-    x = (x ^ x >> 15) * 0x846CA68Bu;
-    x ^= x >> 16;
-    int32_t total = ((int32_t)x >> 18) + (int32_t)((x >> 4 & 0x3F00) + (x << 2 & 0x3F00) + (x << 8 & 0x3F00));
-    float z = ((float)total - 24191.5f) * 0x1p-15f, square = z * z;
-    float y = square * 31.699367f - 76.259804f;
-    y = y * square + 71.387824f;
-    y = y * square - 30.867949f;
-    y = y * square + 6.4963187f;
-    y = y * square - 0.060223565f;
-    y = y * square + 3.3434541f;
-    return y * z;
-}
-
 /* g <- m (g + sigma eps), or g + m sigma eps. */
 static void perturb_row(const Step *step, int64_t row, int64_t start, int64_t count) {
     float *restrict gradient = step->gradients + start;
@@ -210,8 +196,32 @@ static void square(Step *step) {
     for (int64_t row = 0; row < step->rows && step->columns > 0; row++) step->total += step->sums[row];
 }
 static void perturb(Step *step) { over_rows(step, perturb_row, 1); }
+static void normals(Step *step) { over_rows(step, normal_row, 1); }
+static void uniforms(Step *step) { over_rows(step, uniform_row, 1); }
+static void adam(Step *step) { over_rows(step, adam_row, 1); }
+static void variational(Step *step) { over_rows(step, variational_row, 1); }
+static void variational_backward(Step *step) { over_rows(step, variational_backward_row, 1); }
+static void gate(Step *step) { over_rows(step, gate_row, 1); }
+static void gate_backward(Step *step) { over_rows(step, gate_backward_row, 1); }
+static void threshold(Step *step) { over_rows(step, threshold_row, 1); }
+static void threshold_backward(Step *step) { over_rows(step, threshold_backward_row, 0); }
 
 StepLoop *const INSTRUCTIONS[STEP_LOOPS] = {
-    [ZERO] = zero,   [COUNT] = count, [ENTER] = enter,   [LEAVE] = leave,
-    [LIMIT] = limit, [SCALE] = scale, [SQUARE] = square, [PERTURB] = perturb,
+    [ZERO] = zero,
+    [COUNT] = count,
+    [ENTER] = enter,
+    [LEAVE] = leave,
+    [LIMIT] = limit,
+    [SCALE] = scale,
+    [SQUARE] = square,
+    [PERTURB] = perturb,
+    [NORMAL] = normals,
+    [UNIFORM] = uniforms,
+    [ADAM] = adam,
+    [VARIATIONAL] = variational,
+    [VARIATIONAL_BACKWARD] = variational_backward,
+    [GATE] = gate,
+    [GATE_BACKWARD] = gate_backward,
+    [THRESHOLD] = threshold,
+    [THRESHOLD_BACKWARD] = threshold_backward,
 };

@@ -18,8 +18,11 @@ typedef struct {
     const int32_t *starts, *offsets;             /* of each row; of each column */
     float *sums;                                 /* of each row */
     double total;                                /* of all rows */
+    const float *theta, *noise;                       /* of latent forms, as are the following: see latents.h */
+    float *latent, *latent_gradients, *first, *second; /* matrices, or a number for each row */
     int64_t each;
     float rate, trust, one_sigma, one_unit_factor;
+    float lambda, bias;
     int32_t one_factor, one_addend;
     int32_t amount, fade; /* of flips; fade 0: no fading */
     int32_t all_count;    /* of flips: pruned weights count, too */
@@ -28,7 +31,11 @@ typedef struct {
 } Step;
 
 /* The loops, in the order of `LOOPS` in step_loops.py. */
-enum { ZERO, COUNT, ENTER, LEAVE, LIMIT, SCALE, SQUARE, PERTURB, STEP_LOOPS };
+enum {
+    ZERO, COUNT, ENTER, LEAVE, LIMIT, SCALE, SQUARE, PERTURB,
+    NORMAL, UNIFORM, ADAM, VARIATIONAL, VARIATIONAL_BACKWARD, GATE, GATE_BACKWARD, THRESHOLD, THRESHOLD_BACKWARD,
+    STEP_LOOPS
+};
 
 typedef void StepLoop(Step *step);
 
