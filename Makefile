@@ -67,18 +67,20 @@ bench-export: .venv/everything ## measure exported networks on CIFAR-10; about f
 	$(BIN)/python -m benchmarks.export
 
 # All grids share one folder, so that a run of two grids is run once. Interrupted runs continue when make is started again.
-GRIDS := second-chances-lenet-300-100 small-resnet10 small-lenet-300-100 paper-lenet-300-100
+GRIDS := second-chances-lenet-300-100 small-resnet10 equal-time-resnet10 one-shot cited-methods small-lenet-300-100 paper-lenet-300-100
 results: .venv/everything ## run what is missing of the grids (days on one core), then write docs/results.md
 	mkdir -p docs/results
 	for grid in $(GRIDS) smoke-densenet121; do \
 	  data=; [ $$grid = smoke-densenet121 ] && [ -d "$$FLIPOUT_DATA/imagenette-tiny" ] && data='--set data=imagenette-tiny'; \
-	  $(BIN)/flipout sweep $$grid $$data --out runs/results || [ $$? -eq 1 ] || exit 1; \
+	  known=; [ -f docs/results/$$grid.json ] && known="--known docs/results/$$grid.json"; \
+	  $(BIN)/flipout sweep $$grid $$data $$known --out runs/results || [ $$? -eq 1 ] || exit 1; \
 	  $(BIN)/flipout report runs/results --grid $$grid --out runs/results/report/$$grid || exit 1; \
 	  cp runs/results/report/$$grid/results.json docs/results/$$grid.json; \
 	done
 	$(MAKE) results-page
 
-results-page: .venv/everything ## write docs/results.md and the README's pictures from the files in docs/results; seconds
+results-page: .venv/everything ## write docs/results.md, docs/cited-methods.md and the README's pictures from the files in docs/results; seconds
+	$(BIN)/flipout cited docs/results/cited-methods.json --out docs/cited-methods.md
 	$(BIN)/flipout claims $(filter-out %/cited-methods.json,$(wildcard docs/results/*.json)) --out docs/results.md
 	$(BIN)/python -m benchmarks.readme_figures
 

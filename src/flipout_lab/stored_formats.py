@@ -72,7 +72,6 @@ RESULT_FORMAT = _format(
     multiply_adds=MultiplyAdds,
 )
 GRID_FORMAT: Any = _format(title=str, parts=dict[str, list[str]])
-SWEEP_FORMAT = _format(threads=int, grids=dict[str, GRID_FORMAT], runs=dict[str, dict[str, Any]])
 FAILURE_FORMAT = _format(kind=str, error=str)
 SAVED_RESULT_FORMAT: Any = _format(
     **dict.fromkeys(("sparsity", "test_accuracy", "validation_accuracy"), (float | None, None)),
@@ -85,6 +84,14 @@ SAVED_RESULT_FORMAT: Any = _format(
     seconds=float,
 )
 """What the `results.json` of a report keeps of the result of a run"""
+
+KNOWN_FORMAT: Any = _format(result=SAVED_RESULT_FORMAT, versions=dict[str, Any])
+SWEEP_FORMAT = _format(
+    threads=int,
+    grids=dict[str, GRID_FORMAT],
+    runs=dict[str, dict[str, Any]],
+    known=(dict[str, KNOWN_FORMAT], {}),  # type: ignore[misc]
+)
 
 SAVED_RUN_FORMAT: Any = _format(
     settings=dict[str, Any], parts=list[str], result=(SAVED_RESULT_FORMAT | None, None), failure=(str, "")

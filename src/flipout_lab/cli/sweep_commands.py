@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -19,13 +20,13 @@ from ..paper.results_page import render_results_page
 from ..reports import LeadChart, Records, collect, write_report
 from ..reports.inference import inference_chart
 from ..reports.labels import by_network
-from ..reports.records import locate_runs
+from ..reports.records import known_results, locate_runs
 from ..reports.report_tables import accuracy_table, paired_table
 from ..reports.seed_statistics import seeds_line
 from ..runs.settings import MOST_THREADS
 from ..sweeps import Engine, Grid, Store, SweepOutcome, read_grid
 from ..sweeps import sweep as run_sweep
-from ..sweeps.execution import SweepView, describe_run
+from ..sweeps.execution import KnownResult, SweepView, describe_run
 from ..sweeps.local_engine import LocalEngine
 from ..sweeps.ray_engine import RayEngine
 from ..sweeps.store import is_url
@@ -100,6 +101,10 @@ def sweep(
     gpus: Gpus = 0.0,
     setting: Setting = None,
     part: Annotated[list[str] | None, typer.Option(help="run only this part of the grids; can be repeated")] = None,
+    known: Annotated[
+        list[Path] | None,
+        typer.Option(help="the results.json of an earlier report: its runs are not repeated; can be repeated"),
+    ] = None,
     retry_diverged: Annotated[bool, typer.Option("--retry-diverged", help="repeat runs that diverged")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list the runs without running them")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="print only the table at the end")] = False,
@@ -113,7 +118,8 @@ def sweep(
                 console.print(line, soft_wrap=True)
         return
     engine = _engine(jobs, threads, ray, gpus)
-    outcome = _sweep(chosen, out or f"runs/{chosen[0].name}", engine, retry_diverged, quiet)
+    before = {name: result for path in known or [] for name, result in known_results(path).items()}
+    outcome = _sweep(chosen, out or f"runs/{chosen[0].name}", engine, retry_diverged, quiet, before)
     if outcome.count("failed"):
         raise typer.Exit(1)
 
@@ -128,9 +134,16 @@ def _engine(jobs: int | None, threads: int | None, ray: str | None, gpus: float)
     return RayEngine(ray, threads, gpus)
 
 
-def _sweep(grids: list[Grid], out: str, engine: Engine, retry_diverged: bool, quiet: bool) -> SweepOutcome:
-    store = Store(out)
-    outcome = run_sweep(grids, store, engine, SweepView(console, quiet=quiet), retry_diverged=retry_diverged)
+def _sweep(
+    grids: list[Grid],
+    out: str,
+    engine: Engine,
+    retry_diverged: bool,
+    quiet: bool,
+    known: Mapping[str, KnownResult] | None = None,
+) -> SweepOutcome:
+    store, view = Store(out), SweepView(console, quiet=quiet)
+    outcome = run_sweep(grids, store, engine, view, retry_diverged=retry_diverged, known=known)
     console.print(outcome.table().rich())
     _print(f"saved in {store}")
     return outcome

@@ -18,7 +18,7 @@ PART = "equal time"
 REFERENCE = "FlipOut"
 """The method whose longest training sets the time at which the others are compared."""
 
-TOLERANCE = 0.05
+TOLERANCE = 0.1
 """How much shorter or longer a training may take and still count as just as long."""
 
 Points = Mapping[float, Cell]

@@ -19,7 +19,7 @@ from ..runs.method_options import NONE, REQUIRED, find_method_or_none, options_o
 from ..runs.run_folder import CONFIG, MODEL, RESULT, accuracy_in, read_config, read_metrics, read_result
 from ..runs.settings import Settings, validated
 from ..stored_formats import FAILURE_FORMAT, RESULTS_FORMAT, SAVED_RESULT_FORMAT, SWEEP_FORMAT, read_stored
-from ..sweeps.execution import FAILURE, SWEEP
+from ..sweeps.execution import FAILURE, SWEEP, KnownResult
 from ..sweeps.store import RunMirror, is_url
 
 # Settings that change how a run is executed or observed, but not what is trained.
@@ -124,8 +124,11 @@ def collect(folder: Path, grid: str | None = None) -> Records:
             parts.setdefault(path.parent.name, ["runs"])
     if not parts:
         raise LabError(f"{folder} contains no runs; give the folder of a sweep, for example runs/quick")
-    planned = sweep["runs"]
-    runs = [_read_run(folder / name, tuple(of_run), planned.get(name, {})) for name, of_run in parts.items()]
+    planned, known = sweep["runs"], sweep.get("known", {})
+    runs = [
+        _read_run(folder / name, tuple(of_run), planned.get(name, {}), known.get(name))
+        for name, of_run in parts.items()
+    ]
     title = ", ".join(each["title"] for each in sweep["grids"].values()) or folder.name
     return Records(title, _merged(runs))
 
@@ -141,7 +144,10 @@ def _merged(runs: Iterable[Record]) -> tuple[Record, ...]:
     return tuple(merged.values())
 
 
-def _read_run(folder: Path, parts: tuple[str, ...], planned: Mapping[str, Any]) -> Record:
+def _read_run(folder: Path, parts: tuple[str, ...], planned: Mapping[str, Any], known: KnownResult | None) -> Record:
+    """The record of a run: from its folder if it has finished there, else from what is known of it."""
+    if known is not None and not (folder / RESULT).exists():
+        return Record(folder.name, validated(planned, stored=True), parts, known["result"], versions=known["versions"])
     started = (folder / CONFIG).exists()
     config = read_config(folder) if started else {"settings": planned, "versions": {}}
     result = read_result(folder) if (folder / RESULT).exists() else None
@@ -150,6 +156,12 @@ def _read_run(folder: Path, parts: tuple[str, ...], planned: Mapping[str, Any]) 
         failure = read_stored(folder / FAILURE, FAILURE_FORMAT, "delete it")["error"]
     settings = validated(config["settings"], stored=True)
     return Record(folder.name, settings, parts, result, failure, tuple(read_metrics(folder)), config["versions"])
+
+
+def known_results(path: Path) -> dict[str, KnownResult]:
+    """What the `results.json` of a report knows of the runs that have finished, by the name of the run."""
+    finished = [run for run in collect(path).runs if run.result is not None]
+    return {run.name: {"result": run.result, "versions": run.versions} for run in finished}
 
 
 def results_json(records: Records) -> str:

@@ -24,6 +24,9 @@ from .local_engine import RETRIES, Engine, Job, JobUpdate
 from .store import Store, is_url
 
 SWEEP, LOCK, FAILURE = "sweep.json", "sweep.lock", "failure.json"
+KnownResult = Mapping[str, Any]
+"""The `result` of a run of an earlier sweep and the `versions` of its software, as a report keeps them."""
+
 Status = Literal["done", "skipped", "failed"]
 
 
@@ -38,7 +41,10 @@ class SweepOutcome:
         return sum(each == status for each in self.status.values())
 
     def table(self) -> Table:
-        failures = "\n".join(f"{name}: {reason}" for name, reason in self.reasons.items())
+        names: dict[str, list[str]] = {}  # of the runs that failed for the same reason
+        for name, reason in self.reasons.items():
+            names.setdefault(reason, []).append(name)
+        failures = "\n".join(f"{_named(runs)}: {reason}" for reason, runs in names.items())
         details: dict[Status, str] = {"done": "trained now", "skipped": "finished before", "failed": failures}
         rows = [[kind, str(self.count(kind)), text if self.count(kind) else ""] for kind, text in details.items()]
         return Table("", ("runs", "number", "details"), rows, texts=(0, 2))
@@ -109,6 +115,10 @@ class SweepView:
             self.progress.console.print(Text(line), soft_wrap=True)
 
 
+def _named(runs: Sequence[str]) -> str:
+    return f"{runs[0]} and {len(runs) - 1} more" if len(runs) > 1 else runs[0]
+
+
 def describe_run(settings: Settings) -> str:
     """A run in a few words: the network, the method with its options, the sparsity and the seed."""
     given = [f"{name} {shown(value)}" for name, value in settings.given_options.items()]
@@ -125,20 +135,28 @@ def _describe_end(update: JobUpdate) -> str:
 
 
 def sweep(
-    grids: Sequence[Grid], store: Store, engine: Engine, view: SweepView, *, retry_diverged: bool = False
+    grids: Sequence[Grid],
+    store: Store,
+    engine: Engine,
+    view: SweepView,
+    *,
+    retry_diverged: bool = False,
+    known: Mapping[str, KnownResult] | None = None,
 ) -> SweepOutcome:
     """Run everything that is not finished.
 
-    A run that diverged would diverge again, so it is only repeated with `retry_diverged`.
+    A run that diverged would diverge again, so it is only repeated with `retry_diverged`. A run whose result is `known`
+    from elsewhere is finished: the sweep keeps what is known of it.
     """
     planned = {run.name: run for grid in grids for run in grid.runs()}
     store.prepare()
     # One sweep per folder. A URL has no lock.
     with contextlib.nullcontext() if is_url(store.location) else locked(Path(store.path) / LOCK, "sweep is running"):
-        threads = _write_description(grids, store, engine)
+        described = _write_description(grids, store, engine, known or {})
+        threads = described["threads"]
         outcome, jobs = SweepOutcome(), []
         for name, run in planned.items():
-            if store.has(f"{name}/{RESULT}"):
+            if name in described["known"] or store.has(f"{name}/{RESULT}"):
                 outcome.status[name] = "skipped"
             elif not retry_diverged and (reason := divergence_reason(store, name)):
                 outcome.status[name], outcome.reasons[name] = "failed", reason
@@ -158,8 +176,11 @@ def divergence_reason(store: Store, name: str) -> str:
     return str(failure["error"]) if failure["kind"] == "diverged" else ""
 
 
-def _write_description(grids: Sequence[Grid], store: Store, engine: Engine) -> int:
-    """Write `sweep.json`, which says which runs belong to which part of which grid. Return the threads of each run.
+def _write_description(
+    grids: Sequence[Grid], store: Store, engine: Engine, known: Mapping[str, KnownResult]
+) -> dict[str, Any]:
+    """Write `sweep.json` and return its content: which runs belong to which part of which grid, which results are
+    known, and the threads of each run.
 
     A sweep keeps the number of threads it was started with, because the last bits of a result depend on it.
     """
@@ -181,8 +202,10 @@ def _write_description(grids: Sequence[Grid], store: Store, engine: Engine) -> i
     # A run that only an older version of a grid asked for is not reported as missing.
     wanted = {name for grid in content["grids"].values() for names in grid["parts"].values() for name in names}
     content["runs"] = {name: settings for name, settings in content["runs"].items() if name in wanted}
+    all_known = {**content.get("known", {}), **known}
+    content["known"] = {name: result for name, result in all_known.items() if name in wanted}
     store.write(SWEEP, content)
-    return int(content["threads"])
+    return content
 
 
 def _parts(runs: Sequence[PlannedRun]) -> dict[str, list[str]]:

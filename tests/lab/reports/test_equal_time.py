@@ -56,10 +56,10 @@ def test_methods_at_the_time_of_the_longest_training_of_flipout() -> None:
 def test_the_accuracy_at_a_time(points: list[tuple[float, float]], hours: float) -> None:
     times, accuracies = zip(*sorted(points), strict=True)
     cell = at_time({time: Cell((accuracy,), (7,)) for time, accuracy in points}, hours)
-    if times[0] / 1.04 <= hours <= times[-1] / 0.96:
+    if times[0] / 1.09 <= hours <= times[-1] / 0.91:
         expected = np.interp(np.log(hours), np.log(times), accuracies)
         assert cell.by_seed == {7: pytest.approx(expected, abs=1e-6)}
-    elif not times[0] / 1.06 <= hours <= times[-1] / 0.94:
+    elif not times[0] / 1.11 <= hours <= times[-1] / 0.89:
         assert not cell.values
 
 

@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from flipout_lab.errors import LabError
+from flipout_lab.reports.records import collect, known_results, results_json
 from flipout_lab.sweeps import Store, SweepOutcome, sweep
 from flipout_lab.sweeps.execution import SweepView
 from flipout_lab.sweeps.grid import Grid, parse_grid
@@ -63,6 +64,35 @@ def test_all_runs_are_run_and_then_skipped(tmp_path: Path) -> None:
     assert set(outcome.status.values()) == {"skipped"}
     assert "4 runs, 4 of them already finished" in printed
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/result.json")}
+
+
+def test_known_results_are_not_repeated_and_stay_in_reports(tmp_path: Path) -> None:
+    """A grid that was half run on another machine goes on from the results.json of its report."""
+    chosen = grid({"name": "a", "method": "magnitude", "seed": [0, 1]})
+    run(grid({"name": "a", "method": "magnitude", "seed": 0}), tmp_path / "there")
+    stored = tmp_path / "results.json"
+    stored.write_text(results_json(collect(tmp_path / "there")))
+    known = known_results(stored)
+    outcome, printed = run(chosen, tmp_path / "here", known=known)
+    assert sorted(outcome.status.values()) == ["done", "skipped"]
+    assert "2 runs, 1 of them already finished" in printed
+    assert list(results(tmp_path / "here")) == [name for name, status in outcome.status.items() if status == "done"]
+    records = collect(tmp_path / "here")
+    assert all(record.accuracy is not None and record.parts == ("a",) for record in records.runs)
+    outcome, _ = run(chosen, tmp_path / "here")  # which are remembered
+    assert set(outcome.status.values()) == {"skipped"}
+    stored.write_text(results_json(records))
+    assert len(known_results(stored)) == 2
+
+
+def test_runs_that_fail_for_the_same_reason_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    chosen = grid({"method": "magnitude", "seed": [0, 1, 2]}, data=str(tmp_path / "empty"))
+    outcome, printed = run(chosen, tmp_path / "out")
+    (reason,) = set(outcome.reasons.values())
+    table = printed[printed.index("number") :]
+    assert table.count(reason[:40]) == 1
+    assert "and 2 more" in table
 
 
 def test_more_workers_give_the_same_results(tmp_path: Path) -> None:
