@@ -67,7 +67,7 @@ bench-export: .venv/everything ## measure exported networks on CIFAR-10; about f
 	$(BIN)/python -m benchmarks.export
 
 # All grids share one folder, so that a run of two grids is run once. Interrupted runs continue when make is started again.
-GRIDS := second-chances-lenet-300-100 small-resnet10 equal-time-resnet10 one-shot cited-methods small-lenet-300-100 paper-lenet-300-100
+GRIDS := second-chances-lenet-300-100 small-resnet10 equal-time-resnet10 channels-resnet10 one-shot cited-methods small-lenet-300-100 paper-lenet-300-100
 results: .venv/everything ## run what is missing of the grids (days on one core), then write docs/results.md
 	mkdir -p docs/results
 	for grid in $(GRIDS) smoke-densenet121; do \

@@ -80,7 +80,7 @@ SAVED_RESULT_FORMAT: Any = _format(
     layers=(dict[str, dict[str, int]] | None, None),
     dead_layers=(list[str], []),
     aim=(Shots | None, None),
-    **dict.fromkeys(("accuracy_before_fine_tuning", "processor_seconds"), (float | None, None)),
+    **dict.fromkeys(("accuracy_before_fine_tuning", "processor_seconds", "call_time"), (float | None, None)),
     seconds=float,
 )
 """What the `results.json` of a report keeps of the result of a run"""

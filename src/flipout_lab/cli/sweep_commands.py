@@ -18,6 +18,7 @@ from ..paper.paper_claims import claims_table
 from ..paper.reproduction import ITEMS, SCALES, check_item, grids_of, reproduce_item
 from ..paper.results_page import render_results_page
 from ..reports import LeadChart, Records, collect, write_report
+from ..reports.channels import with_call_times
 from ..reports.inference import inference_chart
 from ..reports.labels import by_network
 from ..reports.records import known_results, locate_runs
@@ -241,6 +242,8 @@ def report(
     """Write a report on many runs: an HTML page, figures for print, and tables."""
     location = locate_runs(runs, out)
     records = collect(location.runs, grid)
+    if location.runs.is_dir():
+        records = with_call_times(records, location.runs)
     claims = claims_table("The claims of the paper", records)
     path = write_report(records, location.report, runs_folder=location.links, claims=claims)
     _print(f"page: {path}\nfigures: {location.report / 'figures'}\ntables: {location.report / 'tables'}")

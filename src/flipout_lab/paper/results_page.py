@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..reports import report_tables
+from ..reports.channels import PART as CHANNELS
+from ..reports.channels import channels_table, networks_in_channels
 from ..reports.charts import accuracy_chart
 from ..reports.equal_time import PART as EQUAL_TIME
 from ..reports.equal_time import equal_time_table, networks_at_equal_time, pruned_shares, time_chart
@@ -74,6 +76,10 @@ A method that makes training faster can train for longer. Every method gets the 
 epochs, on one core, with shrinking and sparse kernels where they pay. The number of epochs is chosen to fit. The time
 is that of the processor, for training alone, without evaluation.
 """
+CHANNELS_PROTOCOL = """\
+Networks lose [whole channels](how-to/channels.md) while they train, until a half or a quarter of their multiply-adds is
+left. The control is a dense network with fewer channels: pruning is worth its time where it ends above that.
+"""
 ONE_SHOT_PROTOCOL = """\
 Networks were trained without pruning, and each was then pruned in every way, with 1,000 unlabelled training images
 ([one-shot pruning](one-shot.md)). Batch norms were estimated again, except where the table says so. Beside them are
@@ -95,6 +101,7 @@ def render_results_page(all_records: Sequence[Records], command: str, pictures: 
         "## Which method at which sparsity\n",
         _table_or_not_run(choice_table("", records.runs)),
         *_equal_time(records, pictures, names),
+        *_channels(records),
         *_one_shot(records),
         "## The claims of the paper\n",
         _table_or_not_run(claims_table("", records), "\n[Every comparison](#the-claims-in-detail) is below.\n"),
@@ -135,6 +142,17 @@ def _equal_time(records: Records, pictures: Path | None, names: UniqueNames) -> 
             path = pictures / f"{names.reserve(title, 'hours')}.png"
             draw_figure(path, title, time_chart(runs, sparsity))
             yield f"![{title}: accuracy against hours]({pictures.name}/{path.name})\n"
+
+
+def _channels(records: Records) -> Iterator[str]:
+    """Whole channels beside dense networks of the same size, if that was run."""
+    networks = networks_in_channels(records.runs)
+    if networks:
+        yield f"## {PART_TITLES[CHANNELS]}\n"
+        yield CHANNELS_PROTOCOL
+    for network, runs in networks.items():
+        yield f"### {network}\n"
+        yield channels_table("", runs).markdown()
 
 
 def _one_shot(records: Records) -> Iterator[str]:
@@ -227,7 +245,7 @@ def _networks(records: Records, pictures: Path | None, names: UniqueNames) -> It
     """All tables of every network, part by part."""
     for network, of_network in by_network(records.runs).items():
         parts = dict.fromkeys(
-            part for run in of_network for part in run.parts if part not in (TRIALS, EQUAL_TIME, ONE_SHOT)
+            part for run in of_network for part in run.parts if part not in (TRIALS, EQUAL_TIME, CHANNELS, ONE_SHOT)
         )
         if not any(run.result is not None or run.failure for run in of_network) or not parts:
             continue

@@ -30,6 +30,7 @@ PART_TITLES = {
     "others": "Other methods",
     "second chances": "Second chances: pruned weights that come back",
     "equal time": "Accuracy at equal time",
+    "channels": "Whole channels, beside dense networks of the same size",
     "one shot": "One-shot beside gradual pruning",
     "choice": "Choices made on held-out data",
     "smoke test": "Smoke test: it says nothing about the methods",

@@ -13,7 +13,7 @@ from .records import Record
 from .report_tables import is_reference, paired_differences
 from .seed_statistics import Cell, PairedDifference, cell_of, cells, holm
 
-ASIDE = {"smoke test", "one shot"}
+ASIDE = {"smoke test", "one shot", "channels"}
 """Parts that have a section of their own."""
 FLIPOUT, EARLY, REVIVED = "FlipOut", "Global magnitude, end 0.2", "Global magnitude, second chances"
 SHOWN_OPTIONS = {"schedule", SECOND_CHANCES, "end"}  # of the methods in the first figure

@@ -15,6 +15,8 @@ from ..files import write_bytes
 from ..runs.run_folder import CONFIG
 from ..tables import Table
 from . import charts
+from .channels import PART as CHANNELS
+from .channels import channels_table, networks_in_channels
 from .charts import Chart, Lines
 from .equal_time import PART as EQUAL_TIME
 from .equal_time import equal_time_table, networks_at_equal_time, pruned_shares, time_chart
@@ -193,6 +195,7 @@ def write_report(
     report = Report(folder)
     sections = _lead_sections(report, records.runs, claims, charts_first)
     sections += [_time_section(report, network, runs) for network, runs in networks_at_equal_time(records.runs).items()]
+    sections += [_channels_section(report, title, runs) for title, runs in networks_in_channels(records.runs).items()]
     sections += [_network_section(report, title, runs) for title, runs in by_network(records.runs).items()]
     sections.append(_all_runs_section(report, records.runs, runs_folder))
     if next_steps:
@@ -264,6 +267,14 @@ def _time_section(report: Report, network: str, runs: Sequence[Record]) -> Secti
         )
     if (table := equal_time_table(title, runs)) is not None:
         section.add(table.title, report.table(report.names.reserve(table.title), table))
+    return section
+
+
+def _channels_section(report: Report, network: str, runs: Sequence[Record]) -> Section:
+    """Whole channels beside dense networks of the same size."""
+    table = channels_table(f"{PART_TITLES[CHANNELS]}: {network}", runs)
+    section = Section(table.title, report.names.reserve(table.title))
+    section.parts.append(report.table(report.names.reserve(section.anchor, "table"), table))
     return section
 
 

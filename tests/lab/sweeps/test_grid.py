@@ -140,6 +140,7 @@ def test_shipped_grids_are_valid(name: str) -> None:
         "smoke": {"smoke test"},
         "units": {"results"},
         "equal": {"equal time"},
+        "channels": {"channels"},
         "one": {"one shot"},
     }
     kind = name if name in expected else name.partition("-")[0]
