@@ -647,7 +647,7 @@ class Pruner:
 
     @property
     def worth_shrinking(self) -> bool:
-        """Whether `shrink` would save more time than it takes. Ask after each step: it looks after prunings only."""
+        """Whether `shrink` would save more time than it takes. Read it after each step; it changes at prunings only."""
         return self.shrinker.worth_while
 
     def shrink(self, example_input: NamedExample) -> nn.Module:
