@@ -21,9 +21,11 @@ class AimTest:
 
     In one optimizer step a weight over-shoots if it crosses `phi`, that is if `sgn(theta - phi)` changes. It
     under-shoots if it comes closer on the same side. The test is positive where the count exceeds `kappa`: then `phi`
-    is assumed to be a local optimum. FlipOut is this test at `phi = 0`, where an over-shoot is a sign flip. Next to a
-    pruner, weights that are pruned permanently do not count, and of others that are pruned the hidden values count.
-    Attach the test before the pruner, so that it sees the weights of a step before they are pruned.
+    is assumed to be a local optimum. FlipOut is this test at `phi = 0`, where an over-shoot is a sign flip.
+
+    The test can be used beside a pruner. It counts the hidden values of pruned weights, if they have any, and nothing
+    for weights that are pruned permanently. Attach the test before the pruner, so that it sees the weights of a step
+    before they are pruned.
 
         >>> aim = flipout.AimTest(model, optimizer, phi=0.0, kappa=10)
         >>> train()
@@ -33,8 +35,8 @@ class AimTest:
 
     Args:
         model: the network; it is not changed.
-        optimizer: what trains it.
-        phi: a number, a tensor that fits every weight, or one of these for each name.
+        optimizer: the optimizer that trains it.
+        phi: a number, a tensor that can be expanded to every weight, or a mapping from names to such values.
         kappa: the count above which the test is positive.
         counting: which shots count: both kinds, or over-shoots alone (enough with gradient noise).
         include: which weights, as for a pruner.
@@ -97,7 +99,7 @@ class AimTest:
         self._hooks.remove()
 
     def state_dict(self) -> dict[str, Any]:
-        """The counts, to continue from later."""
+        """The counts, from which a later test can continue."""
         return {
             kind: {name: count.clone() for name, count in counts.items()}
             for kind, counts in (("over_shoots", self.over_shoots), ("under_shoots", self.under_shoots))
@@ -109,7 +111,8 @@ class AimTest:
             if missing := counts.keys() ^ state[kind].keys():
                 names = ", ".join(sorted(missing))
                 raise ValueError(
-                    f"{names}: in the state or in this test, but not in both; use the same include= and exclude="
+                    f"the state and this test have different weights: {names} is only in one of them. Use the same "
+                    "include= and exclude="
                 )
             for name, count in counts.items():
                 count.copy_(state[kind][name])

@@ -55,14 +55,16 @@ class Selection:
         pruned, grown = read[len(weights) : 2 * len(weights)], read[2 * len(weights) :] or [0] * len(weights)
         left = [weight.kept - gone + back for weight, gone, back in zip(weights, pruned, grown, strict=True)]
         if sum(left) != keep:
-            raise ValueError(f"{method}.select() leaves {sum(left):,} weights, but {keep:,} are due")
+            raise ValueError(f"{method}.select() keeps {sum(left):,} weights, but it must keep {keep:,}")
         for weight, kept, floor in zip(weights, left, floors, strict=True):
             if kept < floor:
-                raise ValueError(f"{method}.select() leaves {kept:,} weights of {weight.name}; its floor is {floor:,}")
+                raise ValueError(
+                    f"{method}.select() keeps {kept:,} weights of {weight.name}, but floor= asks for {floor:,}"
+                )
 
 
 class Event(NamedTuple):
-    """The record of a pruning event: its step, the sparsity and the weights kept after it, and how many grew back.
+    """The record of a pruning event: its step, the sparsity and the weights kept after it, and how many came back.
 
     With `target=`, `reached` is the share of the target that is pruned.
 

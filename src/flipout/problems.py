@@ -17,7 +17,7 @@ class DeadFirstWarning(UserWarning):
 
 
 class ChannelWarning(UserWarning):
-    """Some layers cannot be followed, so none of their channels is pruned."""
+    """The channels of some layers cannot be followed through the network, so they are not pruned."""
 
 
 class UnfinishedWarning(UserWarning):
@@ -29,7 +29,7 @@ class DivergenceWarning(UserWarning):
 
 
 class NoSampleWarning(UserWarning):
-    """A network with noise in its weights was trained without it, because no call of its modules was seen."""
+    """A method that puts noise into weights trained without it, because no call of the modules was seen."""
 
 
 class NotCompiledWarning(UserWarning):
@@ -37,11 +37,11 @@ class NotCompiledWarning(UserWarning):
 
 
 class NotShrunkWarning(UserWarning):
-    """A shrink seemed worth while, but the network cannot be shrunk. The training continues without."""
+    """A shrink seemed worth while, but the network cannot be shrunk. Training continues without shrinking."""
 
 
 class LostGradientsWarning(UserWarning):
-    """The gradients of pruned weights, which something learns from, do not arrive at the step."""
+    """Something learns from the gradients of pruned weights, but these gradients do not reach the optimizer step."""
 
 
 class LostZerosWarning(UserWarning):
@@ -61,7 +61,7 @@ class KeepZerosWarning(UserWarning):
 
 
 class CoverageWarning(UserWarning):
-    """A pruner leaves out weights that are computed by a parametrization or have no inputs that can be observed, or
+    """A pruner leaves out weights, because a parametrization computes them or their inputs cannot be observed, or it
     covers less than half of the matrix weights of a model."""
 
 
@@ -128,7 +128,7 @@ INCOMPATIBLE: dict[tuple[Need, Capability], str] = {
     ("own records", "shrinking"): "Wait until pruner.finished",
     ("pruned gradients", "shrinking"): "Wait until pruner.finished",
     ("pruned gradients always", "shrinking"): (
-        "If prunings alone read the statistic, declare that with `only_for_prunings = True` in its class, and wait "
+        "If only prunings read the statistic, declare that with `only_for_prunings = True` in its class, and wait "
         "until pruner.finished"
     ),
     ("whole scores", "shrinking"): (

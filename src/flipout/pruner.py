@@ -98,26 +98,28 @@ class Pruner:
             embeddings.
         dead_first: prune weights that lie on no live path from the input to the output before all others. It does not
             apply to a pruning at step 0, before the model was called.
-        include: which weights to prune instead of the usual ones; see `find_weights`.
-        exclude: which weights to leave out.
+        include: which weights to prune instead of the usual ones: a name pattern such as "classifier.*", a list of
+            patterns, or a function `(name, module, parameter) -> bool`.
+        exclude: which weights to leave out, in the same way.
         second_chances: whether pruned weights keep a hidden value that learns, so that they can come back: a
             `SecondChances`, True for its defaults, or None for permanent pruning.
         form: what the optimizer trains and what the network computes with, if that is not the same; a `Form` of your
             own. `second_chances` is one.
         statistics: your own statistics by name, or known ones with other settings.
         seed: the seed of the statistic `uniform`, and of noise given as a number.
-        compile: how the work around a step runs. "auto" uses loops in C for float32 weights on the CPU, and
-            `torch.compile` for what has none, if the run is long enough to repay that: it depends on steps and sizes
-            alone. True compiles everything, and False uses plain torch operations.
-        sparse_kernels: compute layers that are sparse enough with their kept weights only, by kernels in C for float32
-            on the CPU. True warns where that is not possible, "auto" does not. See `flipout.kernels`.
+        compile: how the work around a step runs. "auto" uses loops in C for float32 weights on the CPU. The rest is
+            compiled by torch if the run is long enough, which depends only on the number of steps and the sizes of the
+            weights. True compiles everything, and False uses plain torch operations.
+        sparse_kernels: whether layers that are sparse enough compute with their kept weights only, with kernels in C
+            for float32 on the CPU. True warns where that is not possible, "auto" does not. See `flipout.kernels`.
     """
 
     tracks: ClassVar[tuple[str, ...]] = ()
     """Statistics that a method needs beyond those that its criterion asks for."""
 
     requires: ClassVar[Mapping[Need, str]] = {}
-    """What a method needs, each with the reason; see `flipout.problems`. What it overrides is found without it."""
+    """What a method needs, each with the reason; see `flipout.problems`. Needs that follow from what it overrides are
+    found without it."""
 
     covers_adapters: ClassVar[bool] = False
     """Whether the weights of LoRA adapters are among those that are covered by default."""
@@ -178,7 +180,9 @@ class Pruner:
         self.dead: DeadWeights = DeadFirst() if dead_first else DeadWeights()
         chances = as_second_chances(second_chances)
         if form is not None and chances is not None:
-            raise ValueError("form= and second_chances= exclude each other: second chances are a form")
+            raise ValueError(
+                "form= and second_chances= exclude each other, because second chances are a form: leave one of them out"
+            )
         features = () if self.granularity.kind == "channel" else normalized_features(model)
         self.form = form or Form() if chances is None else Hidden(chances, features)
         self.statistics = Statistics(self.weights, criterion, self.tracks, statistics or {}, seed)
@@ -339,7 +343,7 @@ class Pruner:
         self.record(selection)
 
     def keep(self, pruning: Pruning) -> int:
-        """How many weights are kept after a pruning. By default what the plan says; with `target=`, what it costs."""
+        """How many weights are kept after a pruning: the number in the plan. With `target=`, its cost that is kept."""
         return self.units.keep(pruning, self.model)
 
     def select(self, keep: int) -> Selection:
@@ -380,7 +384,7 @@ class Pruner:
     def start(self) -> None:
         """Take the initial state that a method and its form need from the weights.
 
-        It is called when the pruner is attached. If the weights are changed after that, such as loaded from a
+        It is called when the pruner is attached. If the weights are changed after that, for example by loading a
         checkpoint, it is called again before the first step, unless a state was loaded.
         """
         self.form.start(self.work)
@@ -409,15 +413,16 @@ class Pruner:
     def extra_state(self) -> dict[str, dict[str, Tensor]]:
         """Tensors that a method keeps beyond masks and statistics, saved with the state. None by default.
 
-        The names, shapes and dtypes must be the same at every step: a state with others is refused.
+        The names, shapes and dtypes must be the same at every step. Loading a state with others is an error.
         """
         return {}
 
     def load_extra_state(self, extra: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Restore what `extra_state` returned. `step` is that of the state already."""
+        """Restore what `extra_state` returned. `self.step` is already that of the state."""
 
     def needs(self) -> dict[Need, str]:
-        """What this pruner needs, each with the reason: declared, or found in what a subclass overrides."""
+        """What this pruner needs, each with the reason: declared in `requires`, or found in what a subclass
+        overrides."""
         scores: dict[Need, str] = {} if is_elementwise(self.criterion) else problems.WHOLE_SCORES
         own = {need: why for name, need, why in problems.OVERRIDDEN if _overrides(type(self), name)}
         return {**own, **self.form.needs, **self.units.needs, **self.statistics.needs(), **scores, **self.requires}
@@ -467,7 +472,7 @@ class Pruner:
         """Continue from a saved state. The model's weights may be loaded before or after.
 
         A state that does not fit raises an error and changes nothing. If the network was shrunk when the state was
-        saved, it is shrunk again, so the weights and the optimizer's state must be loaded before.
+        saved, it is shrunk again. Then load the weights and the optimizer's state before this one.
         """
         with self.expanded():
             check_state(self, state, starts_dense=not _overrides(type(self), "start"))
@@ -538,7 +543,7 @@ class Pruner:
 
     @property
     def prunable(self) -> int:
-        """The number of weights that can be pruned, including those that are."""
+        """The number of weights that the pruner covers: kept and pruned ones."""
         return sum(weight.size for weight in self.weights)
 
     @property
@@ -558,10 +563,10 @@ class Pruner:
         return {weight.name: weight.view.shown(weight.mask) for weight in self.weights}
 
     def plan(self) -> Plan:
-        """Every pruning: the step, the sparsity and the weights kept.
+        """Every pruning: the step, the sparsity and the weights kept. Print it.
 
         With `granularity="channel"` these are the most weights that are kept: see `events` for the exact numbers. With
-        `target=` the sparsity is that of the target, and what was reached so far stands beside it.
+        `target=` the sparsity is that of the target, and another column shows what was reached so far.
         """
         reached = [event.reached for event in self.events]
         return Plan(self._plan, TITLES[self.granularity.target], reached)
@@ -571,10 +576,10 @@ class Pruner:
         return coverage_of(self.model, self.weights, self.shrinker.shapes)
 
     def summary(self, example_input: Example | None = None) -> Summary:
-        """Each layer (shape, weights, kept, sparsity, dead channels), the totals, and the progress of the schedule.
+        """A table of the layers (shape, weights, kept, sparsity, dead channels) and the progress of the schedule.
 
-        With an example of the model's input, also how many weights lie on a live path from the input to the output.
-        Pruned weights that are not zero in the model are named below the table, and cause a `LostZerosWarning`.
+        With an example of the model's input, the table also shows how many weights lie on a live path from the input to
+        the output. Pruned weights that are not zero in the model are named below it, and cause a `LostZerosWarning`.
         """
         lost = self.lost_zeros()
         guards.warn_of_lost_zeros(self.masks, lost)
@@ -642,7 +647,7 @@ class Pruner:
 
     @property
     def worth_shrinking(self) -> bool:
-        """Whether `shrink` would save more time than it takes. Ask after each step: it looks after prunings only."""
+        """Whether `shrink` would save more time than it takes. Read it after each step; it changes at prunings only."""
         return self.shrinker.worth_while
 
     def shrink(self, example_input: NamedExample) -> nn.Module:

@@ -15,7 +15,7 @@ DEFAULT_PRUNINGS = 100
 
 
 class Pruning(NamedTuple):
-    """One pruning of a plan: after optimizer step `step` (0: before the first), `nonzero` weights are left.
+    """One pruning of a plan: after optimizer step `step` (0: before the first), `nonzero` weights are kept.
 
     `sparsity` and `nonzero` are None if they depend on the training (a threshold).
     """
@@ -32,7 +32,7 @@ def nonzero(prunable: int, sparsity: float) -> int:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Prunings spread evenly over a part of training. A subclass defines the density after each.
+    """Prunings spread evenly over a window of training. A subclass defines the density after each.
 
         >>> class Linear(flipout.Schedule):
         ...     def density(self, share: float) -> float:
@@ -68,7 +68,7 @@ class Schedule:
         if self.prunings is None:  # the class is frozen
             object.__setattr__(self, "prunings", min(DEFAULT_PRUNINGS, max(1, room)))
         if not isinstance(self.prunings, Integral) or self.prunings < 1:
-            raise ValueError(f"prunings is {self.prunings}; prune at least once")
+            raise ValueError(f"prunings is {self.prunings}; give a whole number of at least 1")
         if start < end and self.prunings > room:
             raise ValueError(
                 f"{self.prunings} prunings do not fit into the {room} steps between {start:.0%} and {end:.0%} of "
@@ -123,10 +123,11 @@ class Geometric(Schedule):
 
     @classmethod
     def paper(cls, sparsity: float, steps: int, rate: float = 0.5, steps_per_epoch: int = 1) -> Geometric:
-        """Section 2.2 and Table 1: `m = round(log(1-s) / log(1-rate))` prunings, every `ceil(E / (m+1))` of `E` epochs.
+        """The paper's schedule (Section 2.2, Table 1): `m` prunings, one every `ceil(E / (m+1))` of `E` epochs.
 
-        The share of each pruning is then adjusted so that `m` prunings reach the sparsity exactly. With the default
-        `steps_per_epoch=1` the intervals are whole steps. With the real number they are whole epochs, as in the paper.
+        `m = round(log(1-s) / log(1-rate))`. The share of each pruning is then adjusted so that `m` prunings reach the
+        sparsity exactly. With the default `steps_per_epoch=1` the intervals are whole steps. With the real number of
+        steps they are whole epochs, as in the paper.
         """
         if not 0 < rate < 1:
             raise ValueError(f"rate is {rate}; give the share to prune each time, between 0 and 1")
@@ -150,7 +151,7 @@ class Geometric(Schedule):
 
 @dataclass(frozen=True)
 class Cubic(Schedule):
-    """Zhu and Gupta (2017): sparsity `s * (1 - (1 - i/m)^3)` after pruning `i` of `m`, first fast, then slower.
+    """Zhu and Gupta (2017): sparsity `s * (1 - (1 - i/m)^3)` after pruning `i` of `m`, fast at first, then more slowly.
 
     Examples:
         >>> [pruning.nonzero for pruning in flipout.Cubic(0.9, steps=1000, prunings=3).plan(1000)]

@@ -118,7 +118,10 @@ def check_state(pruner: Host, state: Mapping[str, Any], *, starts_dense: bool) -
     for weight in pruner.weights:
         for key, slot in state["form"][weight.name].items():
             if weight.view.key is None and slot.is_floating_point() and not slot.isfinite().all():
-                raise ValueError(f"the state has NaN or infinity in `{key}` of {weight.name}: the training diverged")
+                raise ValueError(
+                    f"the state has NaN or infinity in `{key}` of {weight.name}: the training had diverged when it was "
+                    "saved. Load an earlier checkpoint"
+                )
     _check_extra(pruner, state["extra"])
     if "own records" not in pruner.needs():
         _check_events(pruner, events, state["step"])
@@ -131,7 +134,10 @@ def _check_extra(pruner: Host, extra: Mapping[str, Mapping[str, Tensor]]) -> Non
     for key, values in extra.items():
         for name in parameters & values.keys():
             if values[name].is_floating_point() and not values[name].isfinite().all():
-                raise ValueError(f"the state has NaN or infinity in `{key}` of {name}: the training diverged")
+                raise ValueError(
+                    f"the state has NaN or infinity in `{key}` of {name}: the training had diverged when it was saved. "
+                    "Load an earlier checkpoint"
+                )
 
 
 def _check_events(pruner: Host, events: Sequence[Event], step: int) -> None:

@@ -191,7 +191,7 @@ class Wrong(flipout.Pruner):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ("count", "leaves 36 weights, but 35 are due"),
+        ("count", "keeps 36 weights, but it must keep 35"),
         ("prune", "must mark kept weights"),
         ("grow", "and `grow` pruned"),
     ],

@@ -130,7 +130,7 @@ def test_a_sparsity_that_cannot_be(sparsity: float) -> None:
         (lambda: Geometric(0.9, 0), "steps is 0"),
         (lambda: Geometric(0.9, 1), "train for more steps"),
         (lambda: Geometric(0.9, 10, prunings=6), "6 prunings do not fit into the 5 steps"),
-        (lambda: Geometric(0.9, 10, prunings=0), "prune at least once"),
+        (lambda: Geometric(0.9, 10, prunings=0), "give a whole number of at least 1"),
         (lambda: Geometric(0.9, 10, window=(0.5, 0.2)), "window"),
         (lambda: Geometric(0.9, 10, window=(0.5, 1.2)), "window"),
         (lambda: Geometric(0.9, 10, window=(0, 0.99)), "leaves no step to train on afterwards"),

@@ -87,8 +87,8 @@ def accelerate(model: nn.Module, example_input: Example, *, repetitions: int = 1
     """Return the fastest equivalent of a network on this machine, with the same outputs up to rounding.
 
     The network is compacted, and batch norms are folded into the convolutions before them. For each layer that is still
-    very sparse, sparse products are timed against the dense one, inside the running network. Then whole networks are
-    timed against the original; if none is faster by 5 %, a plain copy of the original is returned. The result has the
+    very sparse, sparse forms are timed against the dense layer, inside the running network. Then whole networks are
+    timed against the original. If none is faster by 5 %, a plain copy of the original is returned. The result has the
     attributes `choices`, which lists what was chosen and why, and `notes`, which lists what was not possible.
 
         >>> fast = flipout.export.accelerate(model, example_input)

@@ -33,8 +33,8 @@ class CompactedFileError(ValueError):
 def save_compacted(model: nn.Module, path: Path | str) -> None:
     """Write a compacted network: its tensors, and which channels of the original architecture are left.
 
-    `load_compacted` reads it into a new model of the original architecture. The network may have been trained on after
-    `compact`. An existing file is replaced atomically.
+    `load_compacted` reads it into a new model of the original architecture. The network may have been trained further
+    after `compact`. An existing file is replaced atomically.
 
         >>> small = flipout.export.compact(model, example_input)
         >>> flipout.export.save_compacted(small, "small.safetensors")

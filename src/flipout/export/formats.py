@@ -49,13 +49,14 @@ def to_onnx(
     Before the file is put in place, onnxruntime runs it on random inputs of two batch sizes. Zeros stay zeros.
 
     With `calibrate` the file has weights and activations of eight bits (QDQ, weights symmetric and per channel). It is
-    compared with the network on the calibration batches, and not written if its outputs are off by more than half.
+    compared with the network on the calibration batches, and not written if its outputs are off by more than half of
+    their size.
 
     Args:
         model: any network that `torch.export` supports, dense or compacted; it is not changed.
         path: the file; an existing one is replaced.
         example_input: the inputs that the network is called with; the first axis of each tensor is the batch.
-        calibrate: batches that show the range of the activations, with or without targets: some hundred examples.
+        calibrate: batches that show the range of the activations, with or without targets: a few hundred examples.
     """
     for package in ("onnx", "onnxscript"):
         try:

@@ -27,10 +27,11 @@ def fit_config(
 ) -> nn.Module | None:
     """Return a compacted Hugging Face model with a config that states its sizes; None if there is no such config.
 
-    A config has one number for all layers. So layers are filled up with zeros to the size of the largest one, and the
-    model may become larger by a share `slack` of its parameters. Layers are alike after pruning with `scope="layer"`.
-    The result is a new model of the same class. `save_pretrained` and `from_pretrained` work with it as usual, without
-    flipout. It is compared with the model on the example. If there is none, use `save_compacted`.
+    A config has one size for all layers. So smaller layers are padded with zeros to the size of the largest one, and
+    the model may become larger by a share `slack` of its parameters. Layers have about the same size after pruning with
+    `scope="layer"`. The result is a new model of the same class. `save_pretrained` and `from_pretrained` work with it
+    as usual, without flipout. It is compared with the model on the example. If the result is None, use
+    `save_compacted`.
 
         fitted = flipout.export.fit_config(small, inputs)
         if fitted is not None:

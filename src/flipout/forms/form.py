@@ -36,9 +36,9 @@ from ..weights import Weight, count_weights
 class Form:
     """Permanent pruning: pruned weights are zeros and stay zeros, and the optimizer trains the others.
 
-    A form of your own is a subclass with the three functions `entering`, `gradient` and `leaving`, each of them
-    elementwise and in place, and with `slots` if it has something to remember. The functions get the weights, the mask
-    as bytes, and the slots in the order of their names. Pass it to a pruner as `form=`.
+    Your own form is a subclass with the three functions `entering`, `gradient` and `leaving`, which are elementwise and
+    work in place. It overrides `slots` if it has something to remember for each weight. The functions get the weights,
+    the mask as bytes, and the slots in the order in which `slots` returns them. Pass the form to a pruner as `form=`.
     """
 
     needs: ClassVar[Mapping[Need, str]] = {}
@@ -71,13 +71,13 @@ class Form:
         work.forget()
 
     def watch(self, model: nn.Module, work: Work) -> None:
-        """See the calls of the model, if what it computes with depends on them.
+        """Register hooks on the model, if what it computes with depends on its calls. Does nothing by default.
 
         It is called when the pruner is attached, and again when a state was loaded.
         """
 
     def remove(self, work: Work) -> None:
-        """Called when the pruner is removed. Leave no hook in the model."""
+        """Called when the pruner is removed. Remove all hooks from the model here."""
 
     # Around a step.
 

@@ -63,7 +63,7 @@ class Latent(Form):
 
     needs: ClassVar[Mapping[Need, str]] = {
         "own form": "every weight has a latent number beside it, which the form trains",
-        "whole weights": "the weights of a step must stand in the parameters before they are gathered",
+        "whole weights": "the sample of a step must be in the parameters before they are gathered",
     }
 
     noisy: ClassVar[bool] = True

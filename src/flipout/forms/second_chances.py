@@ -22,31 +22,30 @@ the end choose the few weights that are kept. Where the prunings end early, the 
 
 @dataclass(frozen=True)
 class SecondChances:
-    """The settings of second chances: pruned weights keep a hidden value, and can come back until a share of training.
+    """The settings of second chances: pruned weights keep a hidden value that learns, and can come back for some time.
 
-    At every pruning all weights are ranked by their hidden values: a pruned weight can return, and a kept one can go.
-    In the model a pruned weight is exactly 0 outside of `optimizer.step()`. At `until` the masks are frozen, the hidden
-    values are dropped, and later prunings are permanent.
+    At every pruning all weights are ranked by their hidden values: a pruned weight can come back, and a kept one can be
+    pruned. In the model a pruned weight is exactly 0 outside `optimizer.step()`. At `until` the masks are frozen, the
+    hidden values are dropped, and later prunings are permanent.
 
     Args:
-        until: the share of training at which the masks are frozen, at the latest. They are frozen earlier where the
-            prunings end early: when training has lasted 1.5 times as long as until the last pruning.
-        share: the most weights that can come back in one event, as a share of those that are kept. It falls to 0 along
+        until: the share of training at which the masks are frozen, at the latest. If the prunings end early, the masks
+            are frozen earlier: when training has lasted 1.5 times as long as until the last pruning.
+        share: the most weights that can come back in one event, as a share of the kept weights. It falls to 0 along
             a cosine, so that the network comes to rest before the masks are frozen.
         rate: the factor for the gradient of pruned weights, so that they learn more slowly.
-        trust: the largest norm of the gradient of a unit (an output channel), relative to the norm of its weights,
-            hidden ones included. It holds channels that have lost nearly all of their weights; infinity is no limit.
-        balance: whether the gradient of a unit is multiplied by the square root of its density over that of its layer
-            (SparseOpt, arXiv 2605.27541), if a batch norm follows. Batch norm multiplies the gradient of a sparse
-            channel with the inverse of it, so that the sparsest channels would take the largest steps. A unit without
-            weights does not learn. A batch norm is taken to follow if the network has one with as many features as
-            the layer has units. With `granularity="channel"` all units of a layer have the same density, and nothing
-            is balanced.
+        trust: the largest norm of the gradient of an output channel, relative to the norm of its weights including
+            hidden values. It limits channels that have lost nearly all of their weights; infinity is no limit.
+        balance: whether the gradient of an output channel is multiplied by the square root of its density over that of
+            its layer (SparseOpt, arXiv 2605.27541), if a batch norm follows. Batch norm has the opposite effect, so
+            that the sparsest channels would take the largest steps. A channel without weights does not learn. A batch
+            norm is taken to follow if the network has one with as many features as the layer has output channels. With
+            `granularity="channel"` all channels of a layer have the same density, and nothing is balanced.
         smooth: whether kept weights are moved smoothly towards 0 by the threshold of their layer.
-        calm: the factor for all gradients of the weights that are pruned, while the last choices are made: from 80 % of
-            the prunings on, until the masks are frozen. For SGD it is a lower learning rate. It is not meant for Adam.
+        calm: the factor for the gradients of all prunable weights while the last choices are made: from 80 % of the
+            prunings on, until the masks are frozen. For SGD it is a lower learning rate. It is not meant for Adam.
         events: how often the masks are chosen, at least, if they are chosen evenly until they are frozen. Prunings of
-            the schedule count. Between them, and from the last one on, the number of weights stays as it is.
+            the schedule count. Events between the prunings and after the last one do not change the number of weights.
     """
 
     until: float = 0.7
@@ -70,7 +69,7 @@ class SecondChances:
         if not isinstance(self.calm, Real) or not 0 < self.calm <= 1:
             raise ValueError(f"calm is {self.calm}; give a factor above 0 and at most 1 for gradients")
         if not isinstance(self.events, Integral) or self.events < 1:
-            raise ValueError(f"events is {self.events}; choose the masks at least once")
+            raise ValueError(f"events is {self.events}; give a whole number of at least 1")
 
     def frozen_at(self, plan: Sequence[Pruning], steps: int) -> int:
         """The step after which the masks are frozen, for the prunings of a schedule."""

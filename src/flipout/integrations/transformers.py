@@ -45,8 +45,8 @@ class TransformersPrune(TrainerCallback):
 
     Args:
         method: the name of a method, such as "flipout", or a subclass of `Pruner`.
-        steps: the number of optimizer steps of the schedule. By default the length of training that the Trainer has
-            worked out.
+        steps: the number of optimizer steps of the schedule. By default the length of training that the Trainer
+            computes.
         hold_back: hold back `EarlyStoppingCallback` and the choice of the best checkpoint (`load_best_model_at_end`)
             until the last pruning is done. Until then every evaluation counts as better than those before it.
         log: the name under which the sparsity is added to every log, or None. Two callbacks need two names.

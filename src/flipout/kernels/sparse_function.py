@@ -41,7 +41,7 @@ class SparseConvolutionFunction(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise RuntimeError(
                 "sparse kernels compute first derivatives only, and create_graph=True asks for second ones: call "
-                "remove() of SparseKernels, or train without sparse kernels"
+                "pruner.sparse_kernels.remove(), or train without sparse kernels"
             )
         images, *weights = ctx.saved_tensors
         of_images, of_weight, of_bias = ctx.needs_input_grad[:3]

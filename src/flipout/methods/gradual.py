@@ -43,7 +43,8 @@ class Gradual(Pruner):
         model: the network.
         optimizer: the optimizer that trains it.
         sparsity: the share of weights that are pruned at the end, or shares by name pattern:
-            `{"classifier.*": 0.5, "*": 0.9}`. The first pattern that matches counts; what none matches is left alone.
+            `{"classifier.*": 0.5, "*": 0.9}`. The first pattern that matches counts. Weights that no pattern matches
+            are left alone.
         steps: the number of optimizer steps of the whole training.
         start: the share of training at which pruning starts; 0.05 by default.
         end: the share of training at which it ends; 0.5 by default.
@@ -103,8 +104,8 @@ class FlipOut(Gradual):
         pace: "default", or "fast" for masks that are frozen at 30 % of training, after which the network can be shrunk.
             It is meant for sparsities of 99 % and more, and for SGD. It stands for `end=0.2` and
             `second_chances=SecondChances(calm=0.3)`.
-        p: power of the magnitude in the saliency; the larger, the less do flips count.
-        horizon: the number of steps after which a flip has faded to 1/e of its count; None never forgets one.
+        p: power of the magnitude in the saliency; the larger it is, the less flips count.
+        horizon: the number of steps after which a flip has faded to 1/e of its count; None never forgets a flip.
         noise: scale of the gradient noise, the paper's lambda, or a `GradientNoise`; None or 0 is no noise.
         second_chances: how pruned weights may come back; None prunes permanently.
     """
@@ -306,8 +307,8 @@ class RelativeMagnitude(Gradual):
 class LAMP(Gradual):
     """LAMP (Lee et al., 2021): prune the lowest `theta^2 / (sum of theta^2 over the layer's weights not smaller)`.
 
-    Each layer is pruned in the order of magnitude, and the scores decide how much of each layer. No layer dies before
-    every layer is down to one weight.
+    Each layer is pruned in the order of magnitude, and the scores decide how much of each layer is pruned. No layer
+    loses its last weight before every layer is down to one weight.
 
         >>> pruner = flipout.LAMP(model, optimizer, sparsity=0.9, steps=steps)
     """

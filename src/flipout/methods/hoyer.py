@@ -63,7 +63,7 @@ class HoyerSquare(Pruner):
         if not 0 <= fine_tune <= 1:
             raise ValueError(f"fine_tune is {fine_tune}; give the share of training after the pruning")
         if sparsity is None and options.get("scope") == "layer":
-            raise ValueError("a threshold is the same for every layer; scope='layer' needs sparsity=")
+            raise ValueError("scope='layer' needs sparsity=: without it, one threshold holds for all layers")
         self.lambda_, self.threshold = lambda_, threshold
         at = 1 - fine_tune
         super().__init__(

@@ -1,7 +1,7 @@
 """Methods that train a latent number beside each weight: variational dropout, L0, dynamic sparse training.
 
-In their papers the sparsity is an outcome of a penalty. Without `sparsity=` it is so here. With it, exactly the asked
-number of weights is kept at the planned events, which rank the weights by what the latents say.
+In their papers the sparsity follows from a penalty. The same holds here without `sparsity=`. With it, planned events
+rank the weights by their latents and keep exactly the number of weights asked for.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .registry import register
 
 
 class LatentPruner(Pruner):
-    """Prune by the latents of a form.
+    """The common part of the methods that prune by a latent number beside each weight or unit.
 
     Args:
         model: the network.
-        optimizer: the optimizer that trains it. The latents have their own.
-        sparsity: the share of weights that are pruned at the end; None leaves that to the penalty.
+        optimizer: the optimizer that trains it. The latents have an optimizer of their own.
+        sparsity: the share of weights that are pruned at the end; with None the penalty decides.
         steps: the number of optimizer steps of the whole training.
-        fine_tune: without `sparsity`, the share of training after the pruning, as plain weights. With it, the latents
-            are dropped after the last event.
+        fine_tune: without `sparsity`, the share of training after the one pruning, with plain weights. With `sparsity`
+            the latents are dropped after the last event.
         start: the share of training at which pruning starts, with `sparsity`; 0.05 by default.
         end: the share of training at which it ends, with `sparsity`; 0.5 by default.
         schedule: when to prune, in place of `start` and `end`; a schedule, a function that makes one of
@@ -57,7 +57,8 @@ class LatentPruner(Pruner):
     ) -> None:
         if not 0 <= form.lambda_ < math.inf or not 0 < form.latent_lr < math.inf:
             raise ValueError(
-                f"lambda_ is {form.lambda_}, latent_lr is {form.latent_lr}; give at least 0, and more than 0"
+                f"lambda_ is {form.lambda_}, latent_lr is {form.latent_lr}; give a lambda_ of at least 0 and a "
+                "latent_lr above 0"
             )
         if not 0 <= fine_tune < 1:
             raise ValueError(f"fine_tune is {fine_tune}; give the share of training after the pruning, below 1")
@@ -90,11 +91,11 @@ class LatentPruner(Pruner):
     colour="#882255",
 )
 class VariationalDropout(LatentPruner):
-    """Sparse variational dropout (Molchanov et al., 2017): prune the weights that are drowned in learned noise.
+    """Sparse variational dropout (Molchanov et al., 2017): prune weights whose learned noise is larger than they are.
 
-    Each weight gets noise `sigma * eps` with a variance of its own. The KL divergence from a log-uniform prior, added
-    to the loss, makes noise grow wherever the loss does not mind. A weight with `log sigma^2 - log theta^2 >= 3`
-    computes as 0.
+    Each weight gets noise `sigma * eps` with its own variance. The KL divergence from a log-uniform prior is added
+    to the loss. It makes the noise grow where that does not increase the loss. A weight with
+    `log sigma^2 - log theta^2 >= 3` computes as 0.
 
         >>> pruner = flipout.VariationalDropout(model, optimizer, steps=steps, lambda_=1 / len(x))
 

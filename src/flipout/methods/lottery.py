@@ -32,8 +32,8 @@ class Lottery(Pruner):
     their values at step `rewind_to`, and the state of the optimizer is cleared. After the last round the ticket is
     trained for as long as a round. Restart your learning rate schedule when `len(pruner.events)` grows.
 
-    With `rewind_to=0` these are the values at the first step, also if they are loaded after the pruner was attached.
-    Buffers that were loaded so, such as the statistics of norm layers, include the forward pass of the first step.
+    With `rewind_to=0` these are the values at the first step, even if they are loaded after the pruner was attached. In
+    that case buffers, such as the statistics of norm layers, include the forward pass of the first step.
 
         >>> pruner = flipout.Lottery(model, optimizer, sparsity=0.9, steps=steps, rounds=3, rewind_to=1)
 
@@ -42,8 +42,8 @@ class Lottery(Pruner):
         optimizer: the optimizer that trains it.
         sparsity: the share of weights that are pruned at the end.
         steps: the number of optimizer steps of all rounds together.
-        rounds: number of prunings.
-        rewind_to: the step to rewind to. None does not rewind: the prune-and-retrain cycles of Han et al. (2015).
+        rounds: the number of prunings.
+        rewind_to: the step to rewind to. None does not rewind, as in the prune-and-retrain cycles of Han et al. (2015).
         options: see `Pruner`.
     """
 

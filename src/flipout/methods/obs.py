@@ -26,8 +26,8 @@ from .registry import register
 class OptimalBrainSurgeon(Gradual):
     """Optimal Brain Surgeon (Hassibi and Stork, 1993) in the form of WoodFisher (Singh and Alistarh, 2020).
 
-    Prune the lowest `theta^2 / (2 [F^-1]_qq)`, and change the weights that stay to make up for it. `F` is the empirical
-    Fisher of the latest gradients, in blocks of weights that follow each other in memory. It takes the memory of
+    Prune the lowest `theta^2 / (2 [F^-1]_qq)`, and change the kept weights to make up for the pruned ones. `F` is the
+    empirical Fisher of the latest gradients, in blocks of weights that are neighbours in memory. It takes the memory of
     `gradients` copies of the weights.
 
         >>> pruner = flipout.OptimalBrainSurgeon(model, optimizer, sparsity=0.9, steps=steps)
@@ -35,8 +35,8 @@ class OptimalBrainSurgeon(Gradual):
     For further arguments see `Gradual`.
 
     Args:
-        block: the number of weights of a block.
-        gradients: the number of latest gradients that the Fisher is the mean of.
+        block: the number of weights in a block.
+        gradients: the number of latest gradients over which the Fisher is averaged.
         damping: what is added to the diagonal of the Fisher, relative to the mean of its diagonal.
     """
 

@@ -116,13 +116,14 @@ def usual_updates(steps: int) -> int:
 class RigL(_Regrowing):
     """RigL (Evci et al., 2020): the sparsity is constant from the start, and weights move to where gradients are large.
 
-    Each update prunes the smallest weights of each layer, and grows as many of those that were pruned before, the ones
-    with the largest gradients. They start at 0, without momentum. The gradients are those of the update's step.
+    Each update prunes the smallest weights of each layer. Of the weights that were pruned before, as many grow: those
+    with the largest gradients at that step. They start at 0, without momentum.
 
     The distribution says how many weights each layer keeps. "erk" makes the density of a layer proportional to the sum
-    of its dimensions over their product (Erdos-Renyi-kernel), and "uniform" keeps the same share of every layer. The
-    initial weights are random ones. With "global" they are the largest ones of the network, and each update ranks
-    weights and gradients over the whole network, so that the numbers change.
+    of its dimensions over their product (Erdos-Renyi-kernel), and "uniform" keeps the same share of every layer. In
+    both cases the connections at the start are random. With "global" training starts with the largest weights of the
+    network, and each update ranks weights and gradients over the whole network, so the number of weights in a layer
+    changes.
 
         >>> pruner = flipout.RigL(model, optimizer, sparsity=0.9, steps=steps)
 
@@ -211,9 +212,9 @@ class RigL(_Regrowing):
 class GraNet(_Regrowing, Gradual):
     """GraNet (Liu et al., 2021): gradual magnitude pruning that lets weights grow back without a cost in sparsity.
 
-    Each event prunes to the count that is due. Then it prunes a further share of each layer, the smallest weights, and
-    grows as many that were pruned before, the ones with the largest gradients. They start at 0, without momentum. The
-    count after each event is exact, and the last event ends both.
+    Each event prunes to the planned count. Then it prunes a further share of each layer, the smallest weights. Of the
+    weights that were pruned before, as many grow: those with the largest gradients. They start at 0, without momentum.
+    The count after each event is exact. After the last event nothing is pruned or grown.
 
         >>> pruner = flipout.GraNet(model, optimizer, sparsity=0.9, steps=steps)
 

@@ -95,7 +95,10 @@ class LayerPruning:
         if self.scope == "output" and self.granularity.kind == "weight":
             matrix = layer.matrix(scores)
             if not bool(torch.isfinite(matrix).all()):
-                raise FloatingPointError(f"{layer.name} has NaN or infinite scores; nothing was pruned")
+                raise FloatingPointError(
+                    f"{layer.name} has NaN or infinite scores, and nothing was pruned: check its weights and the "
+                    "calibration batches"
+                )
             return layer.tensor(rows_kept(matrix, keep))
         (mask,) = select(self.network, [weight], min(keep, weight.kept), [floor], self.granularity, lambda _: scores)
         return mask

@@ -48,7 +48,7 @@ class Sensitivity:
     def limits(self, most: float) -> dict[str, float]:
         """For each weight the sparsity at which the change is `most`, for `flipout.prune(..., sparsity=limits)`.
 
-        Between the sparsities that were tried it is interpolated linearly, and it does not exceed the last of them.
+        The sparsity is interpolated linearly between those that were tried, and is at most the largest of them.
         """
         return {name: self._limit(changes, most) for name, changes in self.changes.items()}
 
@@ -109,8 +109,8 @@ def sensitivity(
     Args:
         model: the network.
         batches: what it is called with; see `flipout.prune`.
-        loss_fn: the loss of an output and a target. If it is given, the change of the loss is measured, and otherwise
-            that of the outputs.
+        loss_fn: the loss of an output and a target. With it the change of the loss is measured, and without it that of
+            the outputs.
         sparsities: the sparsities to try, in rising order.
         method: how a layer is pruned; see `flipout.prune`.
         granularity: what is pruned as one unit: "weight", "kernel" or a block. A channel belongs to several layers,

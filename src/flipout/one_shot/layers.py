@@ -231,7 +231,7 @@ class Moments:
     def _hessians(self) -> list[Tensor]:
         if not self.number:
             raise ValueError(
-                f"no calibration batch reaches {self.layer.name}, so nothing is known of its inputs: leave it out with "
+                f"no calibration batch reaches {self.layer.name}, so its inputs are not known: leave it out with "
                 "exclude=, or use batches that reach it"
             )
         scaled = [total.mul_(2 / self.number) for total in self.sums]  # in place: there is one of them in memory

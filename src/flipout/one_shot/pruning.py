@@ -69,10 +69,10 @@ def prune(
 
     Args:
         model: the network, in any mode; it may be compiled or data-parallel.
-        batches: what the model is called with: tensors, tuples of inputs (a target that follows them is used by
-            `loss_fn` alone), or dictionaries of keyword arguments. An iterator is read into a list.
+        batches: what the model is called with: tensors, tuples of inputs (a target after them is used only by
+            `loss_fn`), or dictionaries of keyword arguments. An iterator is read into a list.
         sparsity: the share of weights that are pruned, or shares by name pattern: `{"classifier.*": 0.5, "*": 0.8}`.
-            The first pattern that matches counts; what none matches is left alone.
+            The first pattern that matches counts. Weights that no pattern matches are left alone.
         method: "obs" (Optimal Brain Surgeon: the remaining weights make up for those that are pruned), "wanda"
             (`|w| * norm(x)`), "magnitude", "fisher" (needs `loss_fn`), or a criterion: a function of `weight`,
             `input_norm`, `hessian_diagonal`, `fan_in`, `uniform`, `grad` and `fisher`.
@@ -92,12 +92,13 @@ def prune(
             those of recurrent modules, `nn.MultiheadAttention` and stacked experts, and warn.
         exclude: which weights to leave out.
         loss_fn: the loss of an output and a target, for criteria that use gradients.
-        rounds: prune in so many steps, by equal shares of what is left, with new statistics for each.
-        recalibrate: estimate the statistics of batch norms again; see `flipout.recalibrate`.
-        block: the most inputs that one Hessian spans. That of a wider layer is block-diagonal.
+        rounds: the number of rounds. Each prunes the same share of the remaining weights, with new statistics.
+        recalibrate: whether the statistics of batch norms are estimated again; see `flipout.recalibrate`.
+        block: the most inputs that one Hessian spans. A wider layer has a block-diagonal Hessian.
         damping: the share of the mean of the Hessian's diagonal that is added to it.
         seed: the seed of the statistic `uniform`.
-        progress: called before each layer with the number of layers done, that of all, and the name of the layer.
+        progress: a function that is called before each layer with the number of layers done, the number of all layers,
+            and the name of the layer.
     """
     began = time.perf_counter()
     network = unwrapped(model)
@@ -106,7 +107,7 @@ def prune(
     unit = as_granularity(granularity, reduce, target, round_to, residual)
     scope = read_scope(scope, method, unit)
     if rounds < 1:
-        raise ValueError(f"rounds is {rounds}; prune at least once")
+        raise ValueError(f"rounds is {rounds}; give a whole number of at least 1")
     scoring = None if method == "obs" else Scoring(method, loss_fn, seed)
     layers = layers_of(network, weights, block, unit.numbers[1] if unit.kind == "pattern" else 1)
     name = method if isinstance(method, str) else name_of(method)
@@ -147,7 +148,10 @@ def read_scope(scope: Scope | None, method: str | Criterion, granularity: Granul
 def check_units(granularity: Granularity, pools: list[Pool]) -> None:
     """Refuse a sparsity that the units cannot have, before anything is computed."""
     if granularity.kind == "channel" and len(pools) > 1:
-        raise ValueError("granularity='channel' takes one sparsity: channels belong to several layers")
+        raise ValueError(
+            "granularity='channel' takes one sparsity, because channels belong to several layers: limit layers with "
+            "floor="
+        )
     for pool in pools:
         if granularity.kind != "channel":
             share = 1 - pool.keeps[-1] / sum(weight.size for weight in pool.weights)

@@ -43,15 +43,15 @@ def recalibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
     """Estimate the running statistics of all batch norms from batches, in one pass. Return the model.
 
     After pruning, compaction or averaging of weights, the inputs of batch norms have other means and variances than in
-    training. The statistics are the exact mean and variance over all batches. In the pass, norms use the statistics of
-    the batch, and all other modules are in evaluation mode. Modes are restored; a network without batch norm is left
-    alone. If anything fails, nothing is changed.
+    training. The new statistics are the exact mean and variance over all batches. During the pass, norms use the
+    statistics of the batch, and all other modules are in evaluation mode. Afterwards every module has its old mode. A
+    network without batch norm is left alone. If anything fails, nothing is changed.
 
         >>> model = flipout.recalibrate(model, loader)
 
     Args:
         model: the network.
-        batches: its inputs, with or without targets: tensors, tuples or dictionaries. Take several hundred examples in
+        batches: its inputs, with or without targets: tensors, tuples or dictionaries. Use several hundred examples, in
             batches as large as in training.
     """
     network = unwrapped(model)
@@ -83,7 +83,8 @@ def observe_norms(
             torch.isfinite(each.variance).all() & torch.isfinite(torch.as_tensor(each.mean)).all()
         ):
             raise FloatingPointError(
-                f"the inputs of {name} are NaN or infinite for a calibration batch; nothing was changed"
+                f"the inputs of {name} are NaN or infinite for a calibration batch, and nothing was changed: check the "
+                "batches and the weights of the layers before it"
             )
     return {norm: each for norm, each in moments.items() if each.count}
 

@@ -132,5 +132,5 @@ def read_loss(loss_fn: LossFunction, output: Any, call: Call) -> Tensor:
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         raise ValueError("loss_fn= must return a tensor with one number")
     if not torch.isfinite(loss):
-        raise FloatingPointError("the loss of a calibration batch is NaN or infinite")
+        raise FloatingPointError("the loss of a calibration batch is NaN or infinite: check the batches and loss_fn=")
     return loss

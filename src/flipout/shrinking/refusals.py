@@ -37,7 +37,7 @@ def of_method(pruner: Host) -> str | None:
     if problem := incompatibility(pruner.needs(), "shrinking", name, "a shrunk network", finished=pruner.finished):
         return problem
     if pruner.step == 0:
-        return "nothing is trained yet. Take the first optimizer step before you shrink the network"
+        return "no optimizer step was taken yet. Take the first one before you shrink the network"
     if not pruner.permanent:
         return (
             "pruned weights can still come back. Wait until the masks are frozen: pruner.permanent is True from then "
@@ -63,15 +63,15 @@ def of_training(pruner: Host) -> str | None:
         )
     if not is_elementwise_optimizer(pruner.optimizer):
         return (
-            f"{type(pruner.optimizer).__name__} updates a weight by other weights too, and would continue differently "
-            "in a smaller network. Use an optimizer such as SGD or AdamW, or train without shrinking"
+            f"the update of a weight by {type(pruner.optimizer).__name__} also depends on other weights, so it would "
+            "be different in a smaller network. Use an optimizer such as SGD or AdamW, or train without shrinking"
         )
     mine = {id(tensor) for tensor in named_tensors(pruner.model).values()}
     for other in attachments.attached():
         if other is not pruner and any(id(weight.parameter) in mine for weight in other.weights):
             return f"another pruner prunes other weights of the model: {other!r}. Call its remove() first"
     if len({id(owner) for owner in _hook_owners(pruner.optimizer)}) > 1:
-        return "an AimTest counts at the weights of this optimizer. Call its remove() first"
+        return "an AimTest is attached to the optimizer. Call its remove() first"
     return None
 
 
@@ -84,7 +84,7 @@ def of_modules(model: nn.Module) -> str | None:
                 "shrinking, or on one process"
             )
         if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
-            return "the model is compiled, for the old sizes. Train without torch.compile, or without shrinking"
+            return "the model is compiled for the original sizes. Train without torch.compile, or without shrinking"
     return None
 
 

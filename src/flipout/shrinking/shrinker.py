@@ -116,7 +116,7 @@ class Shrinker:
 
     @property
     def worth_while(self) -> bool:
-        """Whether a shrink would save more time than it takes. Ask after each step: it looks after prunings only.
+        """Whether a shrink would save more time than it takes. Read it after each step; it changes at prunings only.
 
         It depends on the masks and the plan alone. It is False while pruned weights can come back, for methods that
         need the whole network, and after a shrink that was not possible.
@@ -153,18 +153,19 @@ class Shrinker:
     def shrink(self, example_input: NamedExample) -> None:
         """Remove the channels that influence nothing from the network. Training continues as before.
 
-        The model, its modules and its parameters stay the same objects, with smaller tensors in them; the optimizer's
+        The model, its modules and its parameters stay the same objects, with smaller tensors in them. The optimizer's
         state and everything else that belongs to a weight moves with it. In training mode the outputs and the gradients
-        of what is left are the same to rounding, and so is all that follows.
+        of the remaining channels are the same up to rounding, and so is the rest of the training.
 
-        If the network cannot be shrunk, nothing is changed, and a `ValueError` says why. After `worth_while` was True
-        it is a `NotShrunkWarning`, because that is decided before the network is traced: training continues. Within
-        `expanded()` the network is shrunk when that ends.
+        If the network cannot be shrunk, nothing is changed, and a `ValueError` says why. If `worth_shrinking` was True,
+        it is a `NotShrunkWarning` instead, and training continues: `worth_shrinking` is decided before the network is
+        traced. Within `expanded()` the network is shrunk when that ends.
 
         Args:
             example_input: the inputs that the model is called with: a tensor, a tuple, or a dictionary of arguments by
-                name. A batch of training data is fine; the values do not matter. The network is tried with them alone,
-                so it is not shrunk if the training calls it with anything else, or calls one of its modules by itself.
+                name. A batch of training data is fine; the values do not matter. The network is tried with this example
+                only. So it is not shrunk if the training calls it with anything else, or calls one of its modules
+                directly.
         """
         example = as_arguments(example_input)
         try:
@@ -197,8 +198,8 @@ class Shrinker:
         self._example, self._batch, self._impossible = few, examples_in(example), False
         if pruner.finished and not remainder.tensors:  # before that, another pruning may follow
             warn(
-                "shrink() removed nothing: weights that are kept read every channel that could go. Prune more, or "
-                "whole channels: granularity='channel'",
+                "shrink() removed nothing: kept weights read every channel that could be removed. Prune more, or "
+                "prune whole channels with granularity='channel'",
                 NotShrunkWarning,
             )
         if is_new:
@@ -207,8 +208,8 @@ class Shrinker:
     def expand(self) -> None:
         """Put all channels back: the original architecture, with the same outputs.
 
-        What is left of a tensor is written into the original. Pruned weights are zero. Kept weights, biases and norms
-        of channels that were removed are what they were then; nothing reads them.
+        The remaining channels of a tensor are written into the original. Pruned weights are zero. Kept weights, biases
+        and norms of removed channels have the values that they had when they were removed; nothing reads them.
         """
         self._make_whole()
         self._resting, self._looked = {}, (len(self._pruner.events), False)
@@ -220,8 +221,8 @@ class Shrinker:
             with pruner.expanded():
                 torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), ...}, path)
 
-        Without a shrunk network nothing happens. A state that is loaded within decides what is left after that;
-        `expand()` and `remove()` leave the network whole.
+        If the network is not shrunk, nothing happens. A state that is loaded inside the block decides which channels
+        the network has after it. After `expand()` or `remove()` inside the block the network stays whole.
         """
         if not self._expansions:
             self._resting = self.indices
@@ -461,7 +462,7 @@ def _refuse_live_channels(
     blocks = {name: (torch.ones(where.held, dtype=torch.bool), where.indices) for name, where in left.items()}
     if not same_indices(channels.remainder(blocks).tensors, indices):
         raise ValueError(
-            "`shrunk` of the state does not fit the model: what is left of its tensors does not fit together"
+            "`shrunk` of the state does not fit the model: the remaining channels of its tensors do not fit together"
         )
     whole = {name: (mask, (None,) * mask.ndim) for name, mask in masks.items()}
     needed = channels.remainder(whole).tensors

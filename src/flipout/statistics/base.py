@@ -17,8 +17,9 @@ Reader = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a weight tensor stands: its number among the parameters of the model, the seed of the pruner, the number of
-    weights that feed one output, and which elements of the original tensor it holds (None: all)."""
+    """What a statistic knows about its weight tensor: its number among the parameters of the model, the seed of the
+    pruner, the number of weights that feed one output, and which elements of the original tensor it holds (None: all).
+    """
 
     tensor: int = 0
     seed: int = 0
@@ -29,20 +30,21 @@ class Place:
 class Statistic:
     """A statistic of one weight tensor. `state` holds what it keeps between steps; it is saved with the pruner.
 
-    A statistic of your own overrides the methods it needs. Pass it to a pruner as `statistics={"name": MyStatistic}`,
+    Your own statistic overrides the methods that it needs. Pass it to a pruner as `statistics={"name": MyStatistic}`,
     or attach it to the criterion that uses it with `criteria.with_statistics`. A criterion asks for it by name.
 
-    A statistic whose update treats every element by itself can declare `kernel`, and one whose value does can declare
-    `reader`. Both are plain functions of tensors. They run on many weights at once, block by block or compiled into one
-    loop, together with the zeroing of pruned weights and with the criterion. The tensors in `state` may be moved into
-    shared memory for that: change them in place.
+    A statistic with an elementwise update can declare `kernel`, and one with an elementwise value can declare `reader`.
+    Both are plain functions of tensors. They run on many weights at once, block by block or compiled into one
+    loop, together with the zeroing of pruned weights and with the criterion. For that, the tensors in `state` may be
+    moved into shared memory: change them in place.
     """
 
     gradient: ClassVar[Literal["masked", "unmasked"] | None] = "masked"
-    """The gradient that `before` gets: zero at pruned weights, as the backward pass computed it, or none (None)."""
+    """The gradient that `before` gets: "masked" is zero at pruned weights, "unmasked" is as the backward pass computed
+    it, and None is no gradient."""
 
     only_for_prunings: ClassVar[bool] = False
-    """Whether it is read by prunings alone. Then it gets no gradients after the last pruning."""
+    """Whether only prunings read it. Then it gets no gradients after the last pruning."""
 
     shared: ClassVar[tuple[str, ...]] = ()
     """State that belongs to the weight tensor as a whole, such as a count of steps. It may have any shape, and kernels
