@@ -24,7 +24,7 @@ MOMENTUM = 0.9
 def surrogate(x: Tensor) -> Tensor:
     """What stands for the derivative of the unit step: `2 - 4 |x|` up to 0.4, 0.4 up to 1, and 0 beyond (Eq. 4)."""
     size = x.abs()
-    return torch.where(size <= 0.4, 2 - 4 * size, torch.where(size <= 1, 0.4, 0.0))
+    return torch.where(size <= 0.4, 2 - 4 * size, 0.4 * (size <= 1).to(size.dtype))
 
 
 def saliency(theta: Tensor, threshold: Tensor) -> Tensor:
