@@ -513,6 +513,26 @@ def test_weights_without_elements(method: str, options: dict[str, Any]) -> None:
     pruner._farewell.detach()
 
 
+@pytest.mark.parametrize("compiled", [False, "auto"])
+@pytest.mark.parametrize("method", METHODS)
+def test_vectors_and_single_numbers(method: str, compiled: Any) -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.factors, self.factor = mlp(), nn.Parameter(torch.ones(4)), nn.Parameter(torch.ones(()))
+
+        def forward(self, x: Tensor) -> Any:
+            return self.inner(x) * self.factors * self.factor
+
+    model = Scaled()
+    names = ["factor", "factors", "inner.0.weight"]
+    optimizer = sgd(model)
+    options: dict[str, Any] = {"sparsity": 0.5, "include": names, "compile": compiled}
+    pruner = flipout.METHODS[method](model, optimizer, steps=STEPS, **options)
+    train(model, optimizer, STEPS, after=lambda: assert_masked(pruner))
+    assert pruner.nonzero == round(0.5 * pruner.prunable)
+
+
 # What is refused.
 
 

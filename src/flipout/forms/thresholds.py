@@ -73,8 +73,8 @@ class Thresholds(Latent):
 
     def start_of(self, weight: Weight) -> Tensor:
         local = weight.local.detach()
-        units = local.shape[0] if local.ndim > 1 else 1
-        return torch.zeros([units, *[1] * (local.ndim - 1)], dtype=wide(local).dtype, device=local.device)
+        shape = [size if local.ndim > 1 and not dim else 1 for dim, size in enumerate(local.shape)]
+        return torch.zeros(shape, dtype=wide(local).dtype, device=local.device)
 
     def update(self, weight: Weight, latent: Tensor, grad: Tensor, step: int) -> None:
         velocity = weight.slots["momentum"].mul_(MOMENTUM).add_(grad)
