@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .events import Event
 from .host import Host
@@ -129,10 +129,11 @@ def check_state(pruner: Host, state: Mapping[str, Any], *, starts_dense: bool) -
 
 
 def _check_extra(pruner: Host, extra: Mapping[str, Mapping[str, Tensor]]) -> None:
-    """Refuse values of parameters that no network can compute with. (A buffer may hold an infinity.)"""
-    parameters = {name for name, tensor in named_tensors(pruner.model).items() if isinstance(tensor, nn.Parameter)}
+    """Refuse values of trained parameters that no network can compute with. (A buffer, or a parameter that is not
+    trained, may hold an infinity, such as a mask of attention.)"""
+    trained = {name for name, tensor in named_tensors(pruner.model).items() if tensor.requires_grad}
     for key, values in extra.items():
-        for name in parameters & values.keys():
+        for name in trained & values.keys():
             if values[name].is_floating_point() and not values[name].isfinite().all():
                 raise ValueError(
                     f"the state has NaN or infinity in `{key}` of {name}: the training had diverged when it was saved. "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -107,15 +109,20 @@ def test_heads_go_with_the_number_that_the_module_states() -> None:
     assert channels.attributes(model, found.tensors) == {"": {"heads": 2}}
 
 
+class Sides(NamedTuple):
+    left: int
+    right: int
+
+
 class Halves(nn.Module):
     """Cuts its channels into halves, of sizes that it may state, and multiplies one with a power of the other."""
 
-    def __init__(self, power: int, sizes: list[int] | None = None) -> None:
+    def __init__(self, power: int, sizes: list[int] | Sides | None = None) -> None:
         super().__init__()
         self.power, self.sizes = power, sizes
 
     def forward(self, x: Tensor) -> Tensor:
-        first, second = x.chunk(2, -1) if self.sizes is None else x.split(self.sizes, -1)
+        first, second = x.chunk(2, -1) if self.sizes is None else x.split(list(self.sizes), -1)
         return first * second**self.power
 
 
@@ -133,6 +140,14 @@ def test_a_number_that_is_a_size_by_chance_stays() -> None:
     assert kept(found, "2.bias") == [0, 3, 5, 8]
     assert kept(found, "4.bias") == [1, 2, 3, 5, 6, 7]
     assert channels.attributes(model, found.tensors) == {"1": {"sizes": [1, 1]}, "5": {"sizes": [3, 3]}}
+
+
+def test_sizes_in_a_named_tuple() -> None:
+    model = nn.Sequential(nn.Linear(6, 4), Halves(2, Sides(2, 2)), nn.Linear(2, 3)).double()
+    channels = RemovableChannels(model, (torch.randn(2, 6, dtype=torch.float64),))
+    found = channels.remainder({"2.weight": (columns(3, 2, 1), (None, None))})
+    assert kept(found, "0.bias") == [1, 3]
+    assert channels.attributes(model, found.tensors) == {"1": {"sizes": Sides(1, 1)}}
 
 
 class Sum(nn.Module):

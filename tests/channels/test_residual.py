@@ -97,6 +97,26 @@ def test_an_rms_norm_keeps_its_class(name: str) -> None:
     assert narrowed(norm, -1, shapes) is norm
 
 
+class LimitedNorm(nn.Module):
+    """A norm whose one number is no epsilon."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight, self.least = nn.Parameter(torch.randn(size)), -1.0
+
+    def forward(self, x: Tensor) -> Any:
+        return self.weight * x.clamp(min=self.least) / (1 + x.abs().sum(-1, keepdim=True))
+
+
+def test_a_norm_with_a_negative_number_is_narrowed() -> None:
+    norm, x = LimitedNorm(8), torch.randn(4, 8)
+    x[:, 3:] = 0
+    expected, shapes = norm(x), tensor_shapes(norm)
+    norm.weight.data = norm.weight.data[:3]
+    torch.testing.assert_close(narrowed(norm, -1, shapes)(x[:, :3]), expected[:, :3])
+    assert norm.least == -1.0
+
+
 class Attention(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()

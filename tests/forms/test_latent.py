@@ -159,6 +159,48 @@ def test_a_training_is_resumed_bit_for_bit(method: str, sparsity: float | None, 
     assert pruner.events == its_pruner.events
 
 
+def resumed(method: str, *, called: bool, **options: Any) -> tuple[LatentPruner, nn.Module, LatentPruner, nn.Module]:
+    """A pruner and its model after a few steps, and those that have loaded their state."""
+    model, optimizer, pruner = attached(method, latent_lr=0.1)
+    train(model, optimizer, 13)
+    if called:
+        model(torch.ones(1, 12))
+    saved = copy.deepcopy((pruner.state_dict(), model.state_dict(), optimizer.state_dict()))
+    again, its_optimizer, its_pruner = attached(method, latent_lr=0.1, **options)
+    for thing, state in zip((its_pruner, again, its_optimizer), saved, strict=True):
+        thing.load_state_dict(state)  # type: ignore[attr-defined]
+    for each in (pruner, its_pruner):
+        each._farewell.detach()
+    return pruner, model, its_pruner, again
+
+
+@pytest.mark.parametrize("called", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+def test_rounding_of_another_machine_is_no_change_of_the_weights(method: str, called: bool) -> None:
+    """A gate is not multiplied into the weights, and a sample does not replace them."""
+    pruner, _, its_pruner, again = resumed(method, called=called, compile=False)  # without loops in C
+    again(torch.ones(1, 12))
+    for weight, other in zip(pruner.weights, its_pruner.weights, strict=True):
+        torch.testing.assert_close(weight.slots["theta"], other.slots["theta"], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", NOISY)
+def test_a_state_that_was_saved_after_a_training_call_is_evaluated_without_noise(method: str) -> None:
+    _, model, its_pruner, again = resumed(method, called=True)
+    x = torch.ones(1, 12)
+    assert torch.equal(again.eval()(x), model.eval()(x))
+    assert is_deterministic(again, its_pruner)
+
+
+@pytest.mark.filterwarnings("ignore::flipout.UnfinishedWarning")
+@pytest.mark.parametrize("method", NOISY)
+def test_a_state_that_was_saved_after_a_training_call_is_removed_without_noise(method: str) -> None:
+    _, model, its_pruner, again = resumed(method, called=True)
+    its_pruner.remove()
+    model.eval()(torch.ones(1, 12))
+    assert equal(values(model), values(again))
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_a_finished_training_goes_back_to_an_earlier_state(method: str) -> None:
     model, optimizer, pruner = attached(method, sparsity=0.75, end=0.5)
@@ -414,6 +456,81 @@ def test_gates_of_units_close_whole_inputs() -> None:
     assert masks[0][:, 4:].all()
     assert masks[1].all()
     assert masks[2].all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_default_dtype_changes_nothing(method: str, dtype: torch.dtype) -> None:
+    results = []
+    for default in (torch.float32, dtype):
+        model, optimizer, pruner = attached(method, latent_lr=0.1)
+        data = list(batches(5))
+        try:
+            torch.set_default_dtype(default)
+            for x, y in data:
+                optimizer.zero_grad()
+                cross_entropy(model(x), y).backward()
+                optimizer.step()
+        finally:
+            torch.set_default_dtype(torch.float32)
+        results.append([*values(model), *(weight.slots["latent"] for weight in pruner.weights)])
+        pruner._farewell.detach()
+    assert equal(*results)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_small_penalty_does_not_vanish_in_half_precision(method: str) -> None:
+    model = mlp().half()
+    more = {"warm_up": (0.0, 0.0)} if method == "variational-dropout" else {}
+    pruner = flipout.METHODS[method](model, sgd(model), steps=STEPS, lambda_=1e-8, latent_lr=0.1, **more)
+    model(torch.ones(1, 12).half())
+    before = [weight.slots["latent"].clone() for weight in pruner.weights]
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    pruner.optimizer.step()
+    assert not any(torch.equal(weight.slots["latent"], old) for weight, old in zip(pruner.weights, before, strict=True))
+    pruner._farewell.detach()
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+@pytest.mark.parametrize("options", [{}, {"compile": False}, {"gates": "unit"}])
+@pytest.mark.parametrize("method", METHODS)
+def test_weights_without_elements(method: str, options: dict[str, Any]) -> None:
+    if "gates" in options and method != "l0":
+        return
+    torch.manual_seed(0)
+    model = nn.ModuleList([nn.Linear(12, 4), nn.Linear(0, 4), nn.Linear(4, 0)])
+    optimizer = sgd(model)
+    pruner = flipout.METHODS[method](model, optimizer, steps=STEPS, **options)
+    for x, y in batches(3):
+        optimizer.zero_grad()
+        y_ = model[0](x) + model[1](x[:, :0])
+        (cross_entropy(y_, y) + model[2](y_).sum()).backward()
+        optimizer.step()
+    for weight in pruner.weights[1:]:
+        assert not any(slot.any() for slot in weight.slots.values() if slot is not weight.slots["latent"])
+        assert all(slot.isfinite().all() for slot in weight.slots.values())
+    pruner._farewell.detach()
+
+
+@pytest.mark.parametrize("compiled", [False, "auto"])
+@pytest.mark.parametrize("method", METHODS)
+def test_vectors_and_single_numbers(method: str, compiled: Any) -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.factors, self.factor = mlp(), nn.Parameter(torch.ones(4)), nn.Parameter(torch.ones(()))
+
+        def forward(self, x: Tensor) -> Any:
+            return self.inner(x) * self.factors * self.factor
+
+    model = Scaled()
+    names = ["factor", "factors", "inner.0.weight"]
+    optimizer = sgd(model)
+    options: dict[str, Any] = {"sparsity": 0.5, "include": names, "compile": compiled}
+    pruner = flipout.METHODS[method](model, optimizer, steps=STEPS, **options)
+    train(model, optimizer, STEPS, after=lambda: assert_masked(pruner))
+    assert pruner.nonzero == round(0.5 * pruner.prunable)
 
 
 # What is refused.

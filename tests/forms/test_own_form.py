@@ -59,6 +59,13 @@ class Remembered(flipout.Form):
         weight.mul_(weight.abs())
 
 
+class Counted(flipout.Form):
+    """Permanent pruning, with a slot that nothing changes."""
+
+    def slots(self, weight: Any) -> dict[str, Tensor]:
+        return {"count": torch.zeros_like(weight.local)}
+
+
 FORMS = [PowerPropagation, Remembered]
 
 
@@ -67,6 +74,20 @@ def attached(form: type[flipout.Form], **options: Any) -> tuple[nn.Module, torch
     optimizer = sgd(model, lr=0.1)
     pruner = flipout.GlobalMagnitude(model, optimizer, sparsity=0.5, steps=STEPS, form=form(), **options)
     return model, optimizer, pruner
+
+
+@pytest.mark.parametrize(("form", "expected"), [(flipout.Form, True), (Counted, True), (PowerPropagation, False)])
+def test_a_form_has_loops_in_c_if_its_functions_have(form: type[flipout.Form], expected: bool) -> None:
+    assert form().in_c() is expected
+
+
+@pytest.mark.parametrize("compiled", [False, "auto"])
+def test_a_form_with_a_slot_needs_no_function_of_its_own(compiled: Any) -> None:
+    model = mlp()
+    optimizer = sgd(model)
+    pruner = flipout.FlipOut(model, optimizer, sparsity=0.9, steps=STEPS, form=Counted(), compile=compiled)
+    train(model, optimizer, STEPS, after=lambda: assert_masked(pruner))
+    assert pruner.nonzero == 35
 
 
 @pytest.mark.parametrize("compiled", [False, True])

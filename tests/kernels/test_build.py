@@ -18,7 +18,7 @@ from flipout.kernels.direct_layers import direct_layer
 
 from .networks import pruned, step
 
-LOOP = """
+LAYERS = """
 import sys, torch
 from pathlib import Path
 from flipout.kernels import library
@@ -42,6 +42,27 @@ while done < 300:
         check(Case.draw(convolution, number(0, 40), number(0, 10) / 10))
         check(Case.draw(Convolution(pair(1, 99), (1, 1)), number(0, 300), number(0, 10) / 10))
         done += 1
+print("checked")
+"""
+
+STEPS = """
+import sys
+from pathlib import Path
+from flipout.kernels import library
+library.FILE = Path(sys.argv[1])
+from flipout.kernels import step_loops
+step_loops.WORK_OF_A_THREAD = 1
+from hypothesis import seed, settings
+settings.register_profile("slow", deadline=None, database=None)
+settings.load_profile("slow")
+from tests.kernels import test_latent_loops, test_step_loops
+
+for name in ("plain", "avx2", "avx512"):
+    library.kernels().choose_instructions(name)
+    for module in (test_latent_loops, test_step_loops):
+        for test in vars(module).values():
+            if hasattr(test, "hypothesis"):
+                seed(int(sys.argv[2]))(test)()
 print("checked")
 """
 
@@ -114,7 +135,8 @@ def test_a_compiler_that_knows_only_plain_instructions_builds_the_kernels(
 
 
 @pytest.mark.slow
-def test_the_kernels_stay_inside_of_their_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", [LAYERS, STEPS], ids=["layers", "steps"])
+def test_the_kernels_stay_inside_of_their_memory(tmp_path: Path, program: str) -> None:
     """Random shapes under the address sanitizer, which ends the process at the first wrong access."""
     command = build.compiler()
     assert command is not None
@@ -124,7 +146,7 @@ def test_the_kernels_stay_inside_of_their_memory(tmp_path: Path) -> None:
     assert build.build(tmp_path / "library.so", ["-fsanitize=address,undefined", "-g"]) is None
     settings = {"LD_PRELOAD": found, "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "halt_on_error=1"}
     done = subprocess.run(
-        [sys.executable, "-c", LOOP, str(tmp_path / "library.so"), os.environ.get("FLIPOUT_ATTACK_SEED", "0")],
+        [sys.executable, "-c", program, str(tmp_path / "library.so"), os.environ.get("FLIPOUT_ATTACK_SEED", "0")],
         capture_output=True,
         text=True,
         env={**os.environ, **settings, "PYTHONPATH": os.pathsep.join(sys.path)},

@@ -102,6 +102,39 @@ def test_thresholds(size: tuple[int, int], seed: int, level: float) -> None:
     torch.testing.assert_close(through.double(), exact, rtol=1e-4, atol=1e-3)
 
 
+def test_the_slope_of_a_gate_is_0_where_it_is_just_closed_or_open() -> None:
+    """Also of the logarithms of alpha near log(1/11) and log(11) whose gate is exactly 0 or 1."""
+    for edge in (1 / 11, 11):
+        near = torch.tensor([edge]).log().view(torch.int32) + torch.arange(-4000, 4000, dtype=torch.int32)
+        latent = near.view(torch.float32)
+        ones = torch.ones_like(latent)
+        gate, slope = loop_of(gates.backward)(ones, latent, None, ones, torch.tensor(0.0))
+        assert not slope[(gate == 0) | (gate == 1)].any()
+        assert slope[(gate > 0) & (gate < 1)].all()
+
+
+@settings(max_examples=50)
+@given(
+    seeds,
+    st.sampled_from(["variational", "gates", "rows", "thresholds"]),
+    st.sampled_from([(0, torch.nan), (1, torch.nan), (2, torch.nan), (0, torch.inf), (1, -torch.inf)]),
+)
+def test_numbers_that_are_not_finite(seed: int, form: str, where: tuple[int, float]) -> None:
+    theta, latent, grad = drawn((5, 40), seed)
+    latent = {"rows": latent[:, :1].contiguous(), "thresholds": latent[:, :1].abs()}.get(form, latent)
+    noise = torch.rand(latent.shape, generator=torch.Generator().manual_seed(seed))
+    which, number = where
+    (theta, grad, latent)[which].flatten()[::3] = number
+    module = {"variational": variational, "thresholds": thresholds}.get(form, gates)
+    given_noise = None if module is thresholds else noise
+    values = loop_of(module.computed)(theta, latent, given_noise)
+    expected = module.computed(theta, latent, given_noise)
+    torch.testing.assert_close(values, expected, rtol=2e-5, atol=1e-5, equal_nan=True)
+    arguments = theta, latent, given_noise, grad, torch.tensor(0.1)
+    for one, other in zip(loop_of(module.backward)(*arguments), module.backward(*arguments), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3, equal_nan=True)
+
+
 @settings(max_examples=30)
 @given(sizes, seeds, st.integers(1, 100_000))
 def test_a_step_of_adam(size: tuple[int, int], seed: int, step: int) -> None:

@@ -72,6 +72,18 @@ def test_lottery_with_nonsense(options: dict[str, int], message: str) -> None:
         flipout.Lottery(model, sgd(model), **{"sparsity": 0.9, "steps": 40, **options})  # type: ignore[arg-type]
 
 
+def test_a_parameter_that_is_not_trained_may_be_infinite() -> None:
+    """Such as a mask of attention."""
+    model = mlp()
+    model.register_parameter("mask", torch.nn.Parameter(torch.full((4,), -torch.inf), requires_grad=False))
+    optimizer = sgd(model)
+    pruner = flipout.Lottery(model, optimizer, sparsity=0.9, steps=40)
+    train(model, optimizer, 10)
+    pruner.load_state_dict(pruner.state_dict())
+    train(model, optimizer, 40, skip=10)
+    assert torch.equal(model.get_parameter("mask"), torch.full((4,), -torch.inf))
+
+
 @pytest.mark.parametrize("name", ["0.weight", "0.bias"])
 def test_a_state_whose_early_values_are_not_finite_is_refused(name: str) -> None:
     model, optimizer, pruner = fresh("lottery")

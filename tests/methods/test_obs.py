@@ -109,6 +109,28 @@ def test_a_network_that_is_shrunk_after_the_last_pruning_is_trained_and_resumed(
     assert_masked(pruner)
 
 
+@pytest.mark.filterwarnings("ignore::flipout.DeadLayerWarning")
+def test_the_inverse_fisher_of_a_shrunk_network_is_read_in_the_expanded_one() -> None:
+    parts = pruned(method=flipout.OptimalBrainSurgeon)
+    pruner = parts[2]
+    steps(parts, 0, STEPS)
+    expected = pruner.statistics["inverse_fisher"]
+    pruner.shrink(EXAMPLE)
+    with pytest.raises(ValueError, match="expanded"):
+        pruner.statistics["inverse_fisher"]
+    with pruner.expanded():
+        found = pruner.statistics["inverse_fisher"]
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+def test_an_event_leaves_no_inverse_in_memory() -> None:
+    model, optimizer, pruner = one_shot()
+    train(model, optimizer, 20)
+    assert pruner.finished
+    assert all(vars(weight.statistics["inverse_fisher"])["_read"] is None for weight in pruner.weights)
+    pruner._farewell.detach()
+
+
 @pytest.mark.parametrize("options", [{"block": 0}, {"gradients": 0}, {"damping": 0.0}])
 def test_nonsense(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import flipout
+from flipout.channels.copies import UnsupportedNetworkError
 from flipout.schedules import Pruning
 from flipout.shrinking.trial import try_cut
 from flipout.views.cut import Indices
@@ -84,6 +85,32 @@ def test_rounding_that_batch_norms_enlarge_is_no_difference() -> None:
         if tensor.ndim > 1 and sides[1] is not None:
             tensor[:, 16:] = 0  # nothing reads these channels
     try_cut(model, indices, {}, ((torch.randn(8, 32),), {}))
+
+
+class MixesInTraining(nn.Sequential):
+    def forward(self, x: Tensor) -> Any:
+        x = super().forward(x)
+        return x + x.mean(-1, keepdim=True) if self.training else x
+
+
+@pytest.mark.parametrize("gain", [1.0, 0.1, 0.01])
+def test_a_difference_does_not_fade_behind_norms_of_small_numbers(gain: float) -> None:
+    """A batch norm makes the size of the weights before it irrelevant, so they may be small."""
+    torch.manual_seed(0)
+    first = MixesInTraining(nn.Linear(8, 16), nn.BatchNorm1d(16))
+    blocks = [nn.Sequential(nn.Linear(16, 16, bias=False), nn.BatchNorm1d(16), nn.ReLU()) for _ in range(8)]
+    model, half = nn.Sequential(first, *blocks, nn.Linear(16, 4)), torch.arange(8)
+    for number in range(1, 9):
+        model.get_parameter(f"{number}.0.weight").data.mul_(gain)
+        nn.init.normal_(model.get_parameter(f"{number}.1.bias"))
+    model.get_parameter("1.0.weight").data[:, 8:] = 0
+    indices = {
+        name: (half, None) if tensor.ndim > 1 else (half,)
+        for name, tensor in model.state_dict().items()
+        if name.startswith("0.") and tensor.ndim
+    } | {"1.0.weight": (None, half)}
+    with pytest.raises(UnsupportedNetworkError, match="in training mode"):
+        try_cut(model, indices, {}, ((torch.randn(8, 8),), {}))
 
 
 class OwnScore(flipout.GlobalMagnitude):

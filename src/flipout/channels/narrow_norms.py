@@ -103,6 +103,8 @@ def _is_rescaled(norm: Any, size: int) -> bool:
     if len(tensors) != 1 or tensors[0].ndim != 1 or len(numbers) != 1:
         return False
     (factor,), epsilon, share = tensors, vars(norm)[numbers[0]], len(tensors[0]) / size
+    if epsilon <= 0:
+        return False
     inputs = torch.randn(2, len(factor), generator=torch.Generator().manual_seed(0)).to(factor)
     inputs[1] *= epsilon**0.5  # in which the epsilon counts
     expected = inputs * torch.rsqrt(inputs.square().sum(-1, keepdim=True) / size + epsilon) * factor

@@ -150,8 +150,13 @@ def restated_in(model: nn.Module, sizes: Sizes, follows: Places) -> Attributes:
         for name, own in _stated(module, changed).items():
             if (path, name) in follows:
                 after, value = [abs(changed[size]) for size in own], getattr(module, name)
-                found.setdefault(path, {})[name] = after[0] if type(value) is int else type(value)(after)
+                found.setdefault(path, {})[name] = after[0] if type(value) is int else _sequence_like(value, after)
     return found
+
+
+def _sequence_like(value: Any, numbers: list[int]) -> Any:
+    """Numbers in a list or tuple of the same type; a named tuple takes them one by one."""
+    return type(value)(*numbers) if hasattr(value, "_fields") else type(value)(numbers)
 
 
 def _stated(module: nn.Module, changed: Mapping[int, int]) -> dict[str, Sequence[int]]:

@@ -82,8 +82,9 @@ class Form:
     # Around a step.
 
     def in_c(self) -> bool:
-        """Whether loops in C can do all of its work around a step."""
-        return type(self) is Form
+        """Whether there are loops in C for all of its functions."""
+        functions = self.entering, self.gradient, self.leaving
+        return all(function is None or loop_of(function) is not None for function in functions)
 
     _entered: list[Group]
     """The groups whose parameters hold what is trained at the moment."""
@@ -159,7 +160,7 @@ class Form:
             else:
                 group.load()
                 every = self.learns_pruned(group.weights[0])
-                slots = self._slots_of(group)
+                slots = self._slots_of(group) if self._transforms(group) else []
                 leaving = self.leaving if self._transforms(group) else zero_pruned
                 settle = _fused(kernels, leaving, len(slots), every)
                 work.kernels.run(settle, group, group.values, group.mask, *slots, *states)

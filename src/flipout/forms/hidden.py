@@ -146,9 +146,6 @@ class Hidden(Form):
         self._features = features if settings.balance else ()
         self._balances: WeakKeyDictionary[Group, Tensor] = WeakKeyDictionary()  # as long as the masks are the same
 
-    def in_c(self) -> bool:
-        return True
-
     def start(self, work: Work) -> None:
         """Hidden values begin with the first event."""
 

@@ -42,6 +42,9 @@ from ..weights import Weight
 from .form import Form
 from .mode_hooks import ModeHooks
 
+NEARLY = 1e-4
+"""Loaded weights that differ relatively by so much are the same; or, near 0, by a hundredth of it."""
+
 
 @dataclass
 class Shown:
@@ -49,6 +52,7 @@ class Shown:
 
     sampled: bool = False
     version: tuple[int, ...] = ()
+    """Empty after a state was loaded: then either may stand there, as another process has computed it."""
 
 
 class Latent(Form):
@@ -166,16 +170,19 @@ class Latent(Form):
     def remove(self, work: Work) -> None:
         self._hooks.remove()
         for weight in work.weights:
-            if weight.slots and self._shown[weight.name].sampled:
-                self._show(weight, sampled=False)
+            self._fit(weight, sampled=False)
 
     def fit(self, weights: Sequence[Weight]) -> None:
         """Put what the modules of these weights compute with in their mode into the parameters."""
         for weight in weights if self._step and not self._inside else ():
-            sampled = weight.module.training
-            if weight.slots and sampled is not self._shown[weight.name].sampled:
-                self._take_changes(weight)
-                self._show(weight, sampled=sampled)
+            self._fit(weight, sampled=weight.module.training)
+
+    def _fit(self, weight: Weight, *, sampled: bool) -> None:
+        """Put the sample of the step or the deterministic weights into a parameter, if they do not stand there."""
+        shown = self._shown[weight.name]
+        if weight.slots and (sampled is not shown.sampled or not shown.version):
+            self._take_changes(weight)
+            self._show(weight, sampled=sampled)
 
     def _show(self, weight: Weight, *, sampled: bool) -> None:
         """Put the sample of the step or the deterministic weights into a parameter."""
@@ -197,10 +204,12 @@ class Latent(Form):
 
     def _take_changes(self, weight: Weight) -> None:
         """If something other than a step has changed a weight, train on from there."""
-        if _version(weight) != self._shown[weight.name].version:
-            changed = weight.local != self._values(weight, None)
+        version = self._shown[weight.name].version
+        if _version(weight) != version:
+            differs = torch.ne if version else _clearly_differs
+            changed = differs(weight.local, self._values(weight, None))
             if (noise := self.noise(weight, self._step)) is not None:  # a state may have been saved after a call
-                changed &= weight.local != self._values(weight, noise)
+                changed &= differs(weight.local, self._values(weight, noise))
             weight.slots["theta"].copy_(torch.where(changed, weight.local, weight.slots["theta"]))
 
     def trained(self, weight: Weight) -> Tensor:
@@ -218,7 +227,7 @@ class Latent(Form):
     def gradients(self, work: Work, step: int, scale: Tensor | float) -> None:
         self._warn_without_sample(work)
         for weight in work.weights:
-            if weight.slots and (grad := weight.grad) is not None:
+            if weight.slots and (grad := weight.grad) is not None and grad.numel():
                 factor = scale.to(grad.device) if isinstance(scale, Tensor) else scale
                 factor = -factor if group_of(work.optimizer, weight.parameter).get("maximize") else factor
                 at_values = _zeroed(wide(grad), weight)
@@ -231,7 +240,7 @@ class Latent(Form):
                     weight.slots["latent"],
                     self._noise.get(weight.name),
                     torch.zeros_like(at_values) if plain else at_values,
-                    torch.full((), self.penalty_weight(step), dtype=grad.dtype, device=grad.device),
+                    torch.full((), self.penalty_weight(step), dtype=at_values.dtype, device=grad.device),
                 )
                 own = own + at_values if plain else own
                 grad.copy_(own * factor if scaled else own)
@@ -325,6 +334,13 @@ def _zeroed(tensor: Tensor, weight: Weight) -> Tensor:
     if not weight.dense:
         zero_in_place(tensor, weight.bytes)
     return tensor
+
+
+def _clearly_differs(one: Tensor, other: Tensor) -> Tensor:
+    """Where weights differ by more than rounding. On another machine, with or without loops in C, exponentials and
+    logarithms have other last bits."""
+    rounding = max(NEARLY, 2 * torch.finfo(one.dtype).eps)
+    return ~torch.isclose(one, other, rtol=rounding, atol=NEARLY / 100)
 
 
 def _version(weight: Weight) -> tuple[int, ...]:

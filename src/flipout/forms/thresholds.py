@@ -24,7 +24,7 @@ MOMENTUM = 0.9
 def surrogate(x: Tensor) -> Tensor:
     """What stands for the derivative of the unit step: `2 - 4 |x|` up to 0.4, 0.4 up to 1, and 0 beyond (Eq. 4)."""
     size = x.abs()
-    return torch.where(size <= 0.4, 2 - 4 * size, torch.where(size <= 1, 0.4, 0.0))
+    return torch.where(size <= 0.4, 2 - 4 * size, 0.4 * (size <= 1).to(size.dtype))
 
 
 def saliency(theta: Tensor, threshold: Tensor) -> Tensor:
@@ -73,8 +73,8 @@ class Thresholds(Latent):
 
     def start_of(self, weight: Weight) -> Tensor:
         local = weight.local.detach()
-        units = local.shape[0] if local.ndim > 1 else 1
-        return torch.zeros([units, *[1] * (local.ndim - 1)], dtype=wide(local).dtype, device=local.device)
+        shape = [size if local.ndim > 1 and not dim else 1 for dim, size in enumerate(local.shape)]
+        return torch.zeros(shape, dtype=wide(local).dtype, device=local.device)
 
     def update(self, weight: Weight, latent: Tensor, grad: Tensor, step: int) -> None:
         velocity = weight.slots["momentum"].mul_(MOMENTUM).add_(grad)

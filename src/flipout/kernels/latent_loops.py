@@ -17,7 +17,7 @@ def uniform_at(starts: Tensor, offsets: Tensor, factor: int, addend: int) -> Ten
 
 
 def _noise(loop: str, starts: Tensor, offsets: Tensor, factor: int, addend: int) -> Tensor:
-    values = torch.empty(len(starts), len(offsets))
+    values = torch.empty(len(starts), len(offsets), dtype=torch.float32, device="cpu")  # whatever the defaults are
     run(loop, values, values=values, starts=starts, offsets=offsets, one_factor=factor, one_addend=addend)
     return values
 

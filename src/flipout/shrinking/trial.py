@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from ..channels.comparison import Arguments, coarsest_epsilon, describe_difference
+from ..channels.comparison import Arguments, coarsest_epsilon, describe_difference, tensors_of
 from ..channels.copies import UnsupportedNetworkError, evaluation_copy, first_line
 from ..channels.resize import Attributes, resize
 from ..channels.trial import ByPosition, Comparison
@@ -41,13 +42,14 @@ def _try_in_training_mode(
     In float64, and with a large epsilon in batch norms: where a batch hardly varies, they would enlarge rounding, one
     after the other. What is random, such as dropout in the code of the network, has fixed results.
     """
-    whole, smaller = (ByPosition(_training_copy(model), *arguments) for _ in range(2))
+    epsilons: dict[str, float] = {}
+    whole, smaller = (ByPosition(_training_copy(model, epsilons), *arguments) for _ in range(2))
     resize(smaller.model, indices, attributes)
     try:
         expected, inputs = _outputs(whole.double(), _exact(example)), _exact(example)
         smaller.double()
     except Exception:  # the network may have types written into its code
-        whole, inputs = ByPosition(_training_copy(model), *arguments), example
+        whole, inputs = ByPosition(_training_copy(model, epsilons), *arguments), example
         expected = _outputs_or_refuse(whole, inputs, "the network does not run in training mode with a few examples")
     found = _outputs_or_refuse(smaller, inputs, "the smaller network failed in training mode")
     tolerance = coarsest_epsilon(expected) ** 0.4
@@ -59,18 +61,30 @@ def _try_in_training_mode(
         raise UnsupportedNetworkError(f"the smaller network has different outputs in training mode ({difference})")
 
 
-def _training_copy(model: nn.Module) -> nn.Module:
+def _training_copy(model: nn.Module, epsilons: dict[str, float]) -> nn.Module:
     """A copy in training mode, without dropout, and with batch norms that do not enlarge rounding.
 
-    Modules that are in evaluation mode while the rest trains stay so.
+    Modules that are in evaluation mode while the rest trains stay so. The norms of all copies share their epsilons.
     """
     modes = [module.training for module in model.modules()]
     network = evaluation_copy(model)
-    for module, training in zip(network.modules(), modes, strict=True):
+    for (path, module), training in zip(network.named_modules(), modes, strict=True):
         module.training = (training or not model.training) and not isinstance(module, _DropoutNd)
         if isinstance(module, _BatchNorm):
-            module.eps = 1.0
+            module.register_forward_pre_hook(partial(_enlarge_epsilon, epsilons, path), with_kwargs=True)
     return network
+
+
+def _enlarge_epsilon(
+    epsilons: dict[str, float], path: str, norm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Let the epsilon of a norm be the mean square of the first input that a norm of this name gets, in any copy.
+
+    So rounding stays as small as it is relative to that input, and what differs does not fade behind many norms.
+    """
+    if path not in epsilons:
+        epsilons[path] = max(norm.eps, float(tensors_of((args, kwargs))[0].double().square().mean()))
+    norm.eps = epsilons[path]
 
 
 def _exact(example: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

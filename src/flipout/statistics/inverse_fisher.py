@@ -45,7 +45,7 @@ class InverseFisher(Statistic):
     ) -> None:
         super().__init__(weight, place)
         self.block, self.damping = block, damping
-        self._read: tuple[tuple[int, int], Tensor] | None = None
+        self._read: tuple[tuple[int, int], Tensor] | None = None  # in events alone, for its memory
         self.state["recent"] = torch.zeros(gradients, *weight.shape, dtype=wide(weight).dtype, device=weight.device)
         self.state["count"] = torch.zeros((), dtype=torch.int64, device="cpu")
 
@@ -53,7 +53,7 @@ class InverseFisher(Statistic):
         self._read = None
 
     def before(self, weight: Tensor, grad: Tensor | None) -> None:
-        self._read = None  # its memory is needed in events alone
+        self._read = None
         if grad is not None:
             recent, count = self.state["recent"], self.state["count"]
             recent[int(count) % len(recent)] = grad
@@ -61,6 +61,8 @@ class InverseFisher(Statistic):
 
     def value(self, weight: Tensor, step: int) -> Tensor:
         """The inverse is computed once for an event, which reads it several times."""
+        if weight.shape != self.state["recent"].shape[1:]:
+            raise ValueError("the inverse Fisher is that of whole weights: read it within pruner.expanded()")
         moment = int(self.state["count"]), weight._version
         if self._read is None or self._read[0] != moment:
             diagonal = inverse_diagonal(self._kept(weight != 0), self.block, self.damping)
@@ -69,7 +71,7 @@ class InverseFisher(Statistic):
 
     def compensation(self, weight: Tensor, kept: Tensor) -> Tensor:
         """The change of the weights that stay, `kept`, that makes up best for those that go."""
-        gradients = self._kept(weight != 0)
+        gradients, self._read = self._kept(weight != 0), None
         change = compensation(gradients, wide(weight).flatten(), kept.flatten(), self.block, self.damping)
         return change.view_as(weight).to(weight.dtype)
 

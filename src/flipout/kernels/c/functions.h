@@ -16,11 +16,11 @@ static inline int32_t to_bits(float number) {
     return both.bits;
 }
 
-/* e^x, for x kept within [-87, 88]. */
+/* e^x, for x kept within [-87, 88]; NaN stays NaN. */
 static inline float exponential(float x) {
     x = x < -87 ? -87 : x;
     x = x > 88 ? 88 : x;
-    float whole = (x * 1.44269504f + 0x1.8p23f) - 0x1.8p23f; /* rounded */
+    float shifted = x * 1.44269504f + 0x1.8p23f, whole = shifted - 0x1.8p23f; /* rounded: the last bits of `shifted` */
     float rest = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
     float y = rest * 1.9875691500e-4f + 1.3981999507e-3f;
     y = y * rest + 8.3334519073e-3f;
@@ -28,7 +28,7 @@ static inline float exponential(float x) {
     y = y * rest + 1.6666665459e-1f;
     y = y * rest + 5.0000001201e-1f;
     y = y * (rest * rest) + rest + 1;
-    return y * from_bits(((int32_t)whole + 127) * (1 << 23));
+    return y * from_bits((int32_t)(((uint32_t)to_bits(shifted) + 127) << 23)); /* any bits will do for NaN */
 }
 
 /* The natural logarithm of a positive number that is not subnormal; NaN and infinity stay what they are. */

@@ -113,7 +113,7 @@ static void gate_backward_row(const Step *step, int64_t row, int64_t start, int6
     for (int64_t i = 0; i < count; i++) {
         float gate = values[i], s = (gate + 0.1f) / 1.2f, open = sigmoid(latent[i] + 1.59859685f); /* 2/3 log 11 */
         values[i] = clipped(gate);
-        slope[i] = clipped(gate) == gate ? s * (1 - s) * inner : 0;
+        slope[i] = (gate > 0) & (gate < 1) ? s * (1 - s) * inner : 0;
         through[i] = lambda * open * (1 - open);
     }
     if (!step->theta) return;
