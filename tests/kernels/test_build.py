@@ -131,7 +131,7 @@ def test_a_compiler_that_knows_only_plain_instructions_builds_the_kernels(
 ) -> None:
     monkeypatch.setattr(build, "X86", {"avx2": ("-munknown",)})
     assert build.build(tmp_path / "library.so") is None
-    assert library.Kernels(tmp_path / "library.so").instructions == "plain"
+    assert library.Library(tmp_path / "library.so").instructions == "plain"
 
 
 @pytest.mark.slow

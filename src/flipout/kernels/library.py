@@ -77,8 +77,8 @@ class Step(Structure):
     )
 
 
-class Kernels:
-    """The functions of the library."""
+class Library:
+    """The kernels in C: the functions of the shared library."""
 
     def __init__(self, path: Path) -> None:
         library = ctypes.CDLL(str(path))
@@ -148,15 +148,15 @@ def _openmp_team() -> int | None:
 
 
 @lru_cache(maxsize=1)
-def find_kernels() -> Kernels | None:
+def find_kernels() -> Library | None:
     """The kernels, or None if the package was built without a compiler, or from another version."""
     try:
-        return Kernels(FILE)
+        return Library(FILE)
     except OSError:
         return None
 
 
-def kernels() -> Kernels:
+def kernels() -> Library:
     """The kernels, where they are known to exist."""
     found = find_kernels()
     assert found is not None, "the kernels were not built"
