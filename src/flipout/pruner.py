@@ -648,7 +648,7 @@ class Pruner:
     @property
     def worth_shrinking(self) -> bool:
         """Whether `shrink` would save more time than it takes. Read it after each step; it changes at prunings only."""
-        return self.shrinker.worth_while
+        return self.shrinker.worth_shrinking
 
     def shrink(self, example_input: NamedExample) -> nn.Module:
         """Remove the channels that influence nothing from the network, and return it. Training continues as before."""

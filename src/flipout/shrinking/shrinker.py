@@ -115,7 +115,7 @@ class Shrinker:
         return self._cuts[0].shapes if self._cuts else {}
 
     @property
-    def worth_while(self) -> bool:
+    def worth_shrinking(self) -> bool:
         """Whether a shrink would save more time than it takes. Read it after each step; it changes at prunings only.
 
         It depends on the masks and the plan alone. It is False while pruned weights can come back, for methods that
