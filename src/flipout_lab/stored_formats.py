@@ -90,7 +90,7 @@ SWEEP_FORMAT = _format(
     threads=int,
     grids=dict[str, GRID_FORMAT],
     runs=dict[str, dict[str, Any]],
-    known=(dict[str, KNOWN_FORMAT], {}),  # type: ignore[misc]
+    known=(dict[str, KNOWN_FORMAT], {}),
 )
 
 SAVED_RUN_FORMAT: Any = _format(
