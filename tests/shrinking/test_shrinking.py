@@ -386,7 +386,7 @@ def test_what_cannot_follow_is_refused_and_nothing_is_changed(kind: str, reason:
 def test_nothing_is_shrunk_before_the_first_step() -> None:
     _, _, pruner = attached()
     assert not pruner.worth_shrinking
-    with pytest.raises(ValueError, match="first optimizer step"):
+    with pytest.raises(ValueError, match="no optimizer step was taken yet"):
         pruner.shrink(batch(0)[0])
 
 
