@@ -131,9 +131,12 @@ def _figure(records: Records, pictures: Path | None, names: UniqueNames) -> Iter
 
 def _equal_time(records: Records, pictures: Path | None, names: UniqueNames) -> Iterator[str]:
     """Accuracy against hours, if that was run."""
-    for network, runs in networks_at_equal_time(records.runs).items():
-        yield f"## Accuracy at equal time: {network}\n"
+    networks = networks_at_equal_time(records.runs)
+    if networks:
+        yield f"## {PART_TITLES[EQUAL_TIME]}\n"
         yield EQUAL_TIME_PROTOCOL
+    for network, runs in networks.items():
+        yield f"### {network}\n"
         if (table := equal_time_table("", runs)) is not None:
             yield table.markdown()
         for sparsity in pruned_shares(runs) if pictures is not None else ():

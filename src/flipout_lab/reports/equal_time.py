@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from ..tables import Table, bold_if
 from .charts import Lines, curve_of, styles
@@ -26,10 +27,16 @@ Points = Mapping[float, Cell]
 
 
 def networks_at_equal_time(runs: Iterable[Record]) -> dict[str, list[Record]]:
-    """The finished runs of the part, by network; runs of a network may differ in their epochs."""
-    finished = [run for run in runs if PART in run.parts and run.accuracy is not None]
-    groups = grouped(finished, lambda run: tuple(pair for pair in network_key(run.settings) if pair[0] != "epochs"))
+    """The runs of the part, by network, at the sparsities where all are finished; they may differ in their epochs."""
+    planned = [run for run in runs if PART in run.parts]
+    missing = {_network_and_sparsity(run) for run in planned if run.accuracy is None and not run.failure}
+    finished = [run for run in planned if run.accuracy is not None and _network_and_sparsity(run) not in missing]
+    groups = grouped(finished, lambda run: _network_and_sparsity(run)[0])
     return {network_name(group[0].settings): group for group in groups.values()}
+
+
+def _network_and_sparsity(run: Record) -> tuple[tuple[tuple[str, Any], ...], float | None]:
+    return tuple(pair for pair in network_key(run.settings) if pair[0] != "epochs"), run.settings.sparsity
 
 
 def pruned_shares(runs: Iterable[Record]) -> list[float]:

@@ -63,6 +63,13 @@ def test_the_accuracy_at_a_time(points: list[tuple[float, float]], hours: float)
         assert not cell.values
 
 
+def test_a_sparsity_that_is_not_finished_is_left_out() -> None:
+    late = [replace(run, result=None) for run in timed("magnitude", 20, 30, [0.0], end=0.2, sparsity=0.9)]
+    begun = timed("flipout", 15, 60, [74, 75, 76], sparsity=0.9)
+    (found,) = networks_at_equal_time([*RUNS, *begun, *late]).values()
+    assert found == RUNS
+
+
 def test_a_figure_of_accuracy_against_hours() -> None:
     chart = time_chart(RUNS, 0.99)
     curves = {curve.label: curve for curve in chart.curves}
@@ -73,7 +80,7 @@ def test_a_figure_of_accuracy_against_hours() -> None:
 
 def test_the_results_page_shows_it(tmp_path: Path) -> None:
     text = render_results_page([Records("one", tuple(RUNS))], "x", tmp_path)
-    section = text.partition("## Accuracy at equal time: ResNet10 on CIFAR-10\n")[2].partition("\n## ")[0]
+    section = text.partition("## Accuracy at equal time\n")[2].partition("\n## ")[0]
     assert "| FlipOut, fast pace | 99 % | 30.0, 120.0 |" in section
     assert "-hours.png)" in section
     assert "Accuracy at equal time" not in render_results_page([Records("one", tuple(runs("magnitude", [70])))], "x")
