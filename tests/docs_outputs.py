@@ -76,9 +76,12 @@ def _output(command: list[str], folder: Path, environment: dict[str, str]) -> st
 
 
 def words(line: str) -> str:
-    """A line without its numbers and its layout. The lines of a table are drawn heavier in its header."""
+    """A line without its numbers and its layout. The lines of a table are drawn heavier in its header.
+
+    The width of a table depends on rows that a page need not show, such as the layers that kernels make faster here.
+    """
     line = line.replace("┃", "│")
-    return re.sub(r"-{2,}", "--", " ".join(NUMBER.sub("#", line).split()))
+    return re.sub(r"([-─━])\1+", r"\1\1", " ".join(NUMBER.sub("#", line).split()))
 
 
 def numbers(line: str) -> list[float]:

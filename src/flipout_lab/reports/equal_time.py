@@ -32,7 +32,16 @@ def networks_at_equal_time(runs: Iterable[Record]) -> dict[str, list[Record]]:
     missing = {_network_and_sparsity(run) for run in planned if run.accuracy is None and not run.failure}
     finished = [run for run in planned if run.accuracy is not None and _network_and_sparsity(run) not in missing]
     groups = grouped(finished, lambda run: _network_and_sparsity(run)[0])
-    return {network_name(group[0].settings): group for group in groups.values()}
+    return {network_name(group[0].settings): _timed_alike(group) for group in groups.values()}
+
+
+def _timed_alike(runs: list[Record]) -> list[Record]:
+    """The runs with a time of the processor, or all of them if none has one: other times cannot be compared."""
+    return [run for run in runs if _processor_seconds(run) is not None] or runs
+
+
+def _processor_seconds(run: Record) -> float | None:
+    return (run.result or {}).get("processor_seconds")
 
 
 def _network_and_sparsity(run: Record) -> tuple[tuple[tuple[str, Any], ...], float | None]:
@@ -108,10 +117,6 @@ def _points(runs: Sequence[Record], sparsity: float) -> dict[str, Points]:
 
 
 def _hours(runs: Sequence[Record]) -> float:
-    """The hours of the processor, the mean over seeds. Other work on the machine changes them little.
-
-    Runs of versions that did not measure them count only if there are no others.
-    """
-    results = [run.result for run in runs if run.result is not None]
-    seconds = [time for result in results if (time := result.get("processor_seconds")) is not None]
-    return statistics.fmean(seconds or (result["seconds"] for result in results)) / 3600
+    """The hours of the processor, the mean over seeds. Other work on the machine changes them little."""
+    seconds = [time for run in runs if (time := _processor_seconds(run)) is not None]
+    return statistics.fmean(seconds or ((run.result or {})["seconds"] for run in runs)) / 3600

@@ -314,8 +314,9 @@ def _describe_epochs(runs: Sequence[Record]) -> str:
 
 
 def _add_training_details(report: Report, section: Section, runs: Sequence[Record]) -> None:
-    """Add the figures about epochs, layers and flips. A report made from results.json alone does not have them."""
-    requested = sorted({run.settings.sparsity for run in runs if run.settings.sparsity and run.metrics and run.result})
+    """Add the figures about epochs, layers and flips, of the runs that have their own folders."""
+    runs = [run for run in runs if run.metrics]
+    requested = sorted({run.settings.sparsity for run in runs if run.settings.sparsity and run.result})
 
     def add(title: str, name: str, choices: Mapping[str, Chart | None], remark: str = "Mean over seeds.") -> None:
         found = {choice: chart for choice, chart in choices.items() if chart is not None}

@@ -122,7 +122,7 @@ def result_table(result: Mapping[str, Any]) -> Table:
     ]
     products = result["multiply_adds"]
     share = products["nonzero"] / max(1, products["dense"])
-    rows.append(("multiply-adds with kept weights", f"{products['nonzero']:,} of {products['dense']:,} ({share:.1%})"))
+    rows.append(("multiply-adds kept", f"{products['nonzero']:,} of {products['dense']:,} ({share:.1%})"))
     if shrinks := result.get("shrinks"):
         times = "once" if len(shrinks) == 1 else f"{len(shrinks)} times"
         share = f"{shrinks[-1]['share']:.1%} of the multiply-adds"

@@ -70,6 +70,12 @@ def test_a_sparsity_that_is_not_finished_is_left_out() -> None:
     assert found == RUNS
 
 
+def test_times_of_the_wall_clock_do_not_stand_beside_those_of_the_processor() -> None:
+    measured = [replace(run, result={**(run.result or {}), "processor_seconds": 60.0}) for run in RUNS[:-3]]
+    (found,) = networks_at_equal_time([*measured, *RUNS[-3:]]).values()
+    assert found == measured
+
+
 def test_a_figure_of_accuracy_against_hours() -> None:
     chart = time_chart(RUNS, 0.99)
     curves = {curve.label: curve for curve in chart.curves}

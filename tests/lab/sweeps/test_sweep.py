@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from flipout_lab.errors import LabError
+from flipout_lab.reports import write_report
 from flipout_lab.reports.records import collect, known_results, results_json
 from flipout_lab.sweeps import Store, SweepOutcome, sweep
 from flipout_lab.sweeps.execution import SweepView
@@ -79,7 +80,9 @@ def test_known_results_are_not_repeated_and_stay_in_reports(tmp_path: Path) -> N
     assert list(results(tmp_path / "here")) == [name for name, status in outcome.status.items() if status == "done"]
     records = collect(tmp_path / "here")
     assert all(record.accuracy is not None and record.parts == ("a",) for record in records.runs)
-    outcome, _ = run(chosen, tmp_path / "here")  # which are remembered
+    page = write_report(records, tmp_path / "report")  # its figures of epochs and layers are those of the other run
+    assert "Weights kept in each layer" in page.read_text()
+    outcome, _ = run(chosen, tmp_path / "here")  # known results are remembered
     assert set(outcome.status.values()) == {"skipped"}
     stored.write_text(results_json(records))
     assert len(known_results(stored)) == 2
