@@ -9,7 +9,16 @@ from pathlib import Path
 
 from torch import Tensor
 
-from .data_readers import Arrays, read_cifar10, read_digits, read_idx, read_imagenette
+from .data_readers import (
+    Arrays,
+    fetch_cifar10,
+    fetch_idx,
+    fetch_imagenette,
+    read_cifar10,
+    read_digits,
+    read_idx,
+    read_imagenette,
+)
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,7 @@ class DataInfo:
     flip: bool = False  # augmentation: mirror images
     crop: int = 0  # augmentation: shift images by up to this many pixels
     resizable: bool = False  # whether --image-size applies
+    fetch: Callable[[Path], object] = lambda home: None  # called with the data folder: downloads what is missing
 
 
 CLOTHES, MNIST = "70,000 images of clothes of 28 x 28", "70,000 handwritten digits of 28 x 28"
@@ -53,9 +63,23 @@ DIGITS = "1,797 handwritten digits of 8 x 8, included in scikit-learn"
 CIFAR10 = "60,000 colour images of 32 x 32 in ten classes"
 DATA: dict[str, DataInfo] = {
     "digits": DataInfo("digits", DIGITS, read_digits, 1437, (1, 8, 8)),
-    "mnist": DataInfo("MNIST", MNIST, partial(read_idx, name="mnist"), 60_000, (1, 28, 28)),
-    "fashion-mnist": DataInfo("Fashion-MNIST", CLOTHES, partial(read_idx, name="fashion-mnist"), 60_000, (1, 28, 28)),
-    "cifar10": DataInfo("CIFAR-10", CIFAR10, read_cifar10, 50_000, (3, 32, 32), validation=10_000, flip=True, crop=4),
+    **{
+        name: DataInfo(
+            title, about, partial(read_idx, name=name), 60_000, (1, 28, 28), fetch=partial(fetch_idx, name=name)
+        )
+        for name, title, about in (("mnist", "MNIST", MNIST), ("fashion-mnist", "Fashion-MNIST", CLOTHES))
+    },
+    "cifar10": DataInfo(
+        "CIFAR-10",
+        CIFAR10,
+        read_cifar10,
+        train=50_000,
+        shape=(3, 32, 32),
+        validation=10_000,
+        flip=True,
+        crop=4,
+        fetch=fetch_cifar10,
+    ),
 }
 for _size, _side in (("", 224), ("-320", 224), ("-160", 128)):
     DATA[f"imagenette{_size}"] = DataInfo(
@@ -68,6 +92,7 @@ for _size, _side in (("", 224), ("-320", 224), ("-160", 128)):
         flip=True,
         crop=_side // 8,
         resizable=True,
+        fetch=partial(fetch_imagenette, name=f"imagenette2{_size}"),
     )
 
 

@@ -52,6 +52,12 @@ def load(name: str, image_size: int | None = None) -> Data:
     raise unknown("data set", name, [*DATA, "a folder", "module:function"])
 
 
+def download(name: str) -> None:
+    """Download a data set of the catalogue if it is not on this machine. Other names need no download."""
+    if name in DATA:
+        DATA[name].fetch(data_home())
+
+
 def find_image_folder(name: str) -> Path | None:
     """The folder of this name, or the one below the data folder; None if there is neither."""
     return next((folder for folder in (Path(name), data_home() / name) if is_folder(folder)), None)

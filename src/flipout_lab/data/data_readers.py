@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import pickletools
 import struct
-import tarfile
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +16,7 @@ from rich.progress import track
 from torch import Tensor
 
 from ..errors import LabError
-from .downloads import Source, check, fetch
+from .downloads import Source, check, fetch, unpacked
 
 Arrays = tuple[Tensor, Tensor, Tensor, Tensor]
 """Training images, training labels, test images, test labels."""
@@ -67,13 +66,18 @@ IDX = {
 """The data sets in the IDX format: the addresses to download them from, and the MD5 of the content of each file."""
 
 
+def fetch_idx(home: Path, *, name: str) -> list[Path]:
+    addresses, checksums = IDX[name]
+    return [
+        fetch(home / name, Source(file, md5, [url + file for url in addresses], of_content=True))
+        for file, md5 in zip(NAMES, checksums, strict=True)
+    ]
+
+
 def read_idx(home: Path, image_size: int | None, *, name: str) -> Arrays:
     """MNIST and Fashion-MNIST: four gzipped files in the IDX format."""
-    parts, (addresses, checksums) = [], IDX[name]
-    for file, md5 in zip(NAMES, checksums, strict=True):
-        source = Source(file, md5, [url + file for url in addresses], of_content=True)
-        parts.append(parse_idx(gzip.decompress(fetch(home / name, source).read_bytes()), file))
-    images, labels, test_images, test_labels = parts
+    files = fetch_idx(home, name=name)
+    images, labels, test_images, test_labels = (parse_idx(gzip.decompress(f.read_bytes()), f.name) for f in files)
     return images.unsqueeze(1), labels.long(), test_images.unsqueeze(1), test_labels.long()
 
 
@@ -104,16 +108,12 @@ MD5 = {
 PIXELS = 3 * 32 * 32
 
 
-def _unpacked(home: Path, name: str, source: Source) -> Path:
-    """A folder of an archive, which is fetched and unpacked if the folder does not exist."""
-    if not (home / name).is_dir():
-        with tarfile.open(fetch(home, source)) as archive:
-            archive.extractall(home, filter="data")
-    return home / name
+def fetch_cifar10(home: Path) -> Path:
+    return unpacked(home / "cifar10", FOLDER, ARCHIVE)
 
 
 def read_cifar10(home: Path, image_size: int | None) -> Arrays:
-    folder = _unpacked(home / "cifar10", FOLDER, ARCHIVE)
+    folder = fetch_cifar10(home)
     batches = []
     for name, md5 in MD5.items():
         path = folder / name
@@ -206,10 +206,14 @@ ARCHIVES = {
 COMPLETE = (9_469, 3_925)
 
 
+def fetch_imagenette(home: Path, *, name: str) -> Path:
+    url = f"https://s3.amazonaws.com/fast-ai-imageclas/{name}.tgz"
+    return unpacked(home, name, Source(f"{name}.tgz", ARCHIVES[name], [url]))
+
+
 def read_imagenette(home: Path, image_size: int | None, *, name: str, default_side: int) -> Arrays:
     """Imagenette, ten classes of ImageNet, in one of the three sizes it is published in."""
-    url = f"https://s3.amazonaws.com/fast-ai-imageclas/{name}.tgz"
-    folder = _unpacked(home, name, Source(f"{name}.tgz", ARCHIVES[name], [url]))
+    folder = fetch_imagenette(home, name=name)
     found = tuple(len(image_files(folder / part)) for part in ("train", "val"))
     if found != COMPLETE:
         raise LabError(

@@ -1,15 +1,18 @@
-"""Download the files of data sets, resume broken downloads, and verify checksums."""
+"""Download the files of data sets, resume broken downloads, verify checksums, and unpack archives."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
 import os
+import tarfile
+import tempfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import filelock
 import requests
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
@@ -36,17 +39,48 @@ class Source:
 
 
 def fetch(folder: Path, source: Source) -> Path:
-    """Return the path of a file in `folder`, with its checksum verified. Download the file if it does not exist."""
-    path, part, failures = folder / source.name, folder / f"{source.name}.part", []
-    if path.exists():
-        check(path, source.md5, of_content=source.of_content)
-        return path
+    """Return the path of a file in `folder`, with its checksum verified. Download the file if it does not exist.
+
+    One process downloads; others wait for it.
+    """
+    path = folder / source.name
+    if not path.exists():
+        with _locked(folder, source.name):
+            return _downloaded(folder, source)
+    check(path, source.md5, of_content=source.of_content)
+    return path
+
+
+def unpacked(home: Path, name: str, source: Source) -> Path:
+    """A folder of an archive, which is fetched and unpacked if the folder does not exist."""
+    folder = home / name
+    if not folder.is_dir():
+        archive = fetch(home, source)
+        with _locked(home, name):
+            if not folder.is_dir():  # another process may have unpacked it
+                # A folder that exists is complete: it is renamed when all of its files are there.
+                with tempfile.TemporaryDirectory(prefix=f"{name}.", dir=home) as scratch:
+                    with tarfile.open(archive) as files:
+                        files.extractall(scratch, filter="data")
+                    (Path(scratch) / name).rename(folder)
+    return folder
+
+
+def _locked(folder: Path, name: str) -> filelock.BaseFileLock:
+    """The lock of a file or folder that is made in `folder`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LabError(
             f"{folder} cannot be created ({error}); set FLIPOUT_DATA to a folder you can write to"
         ) from error
+    return filelock.FileLock(folder / f"{name}.lock")
+
+
+def _downloaded(folder: Path, source: Source) -> Path:
+    path, part, failures = folder / source.name, folder / f"{source.name}.part", []
+    if path.exists():  # another process has downloaded it
+        return path
     for url in source.urls:
         try:
             _download(url, part)

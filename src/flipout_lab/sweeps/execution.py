@@ -162,9 +162,13 @@ def sweep(
                 outcome.status[name], outcome.reasons[name] = "failed", reason
             else:
                 jobs.append(Job(name, run.settings, store.run_location(name), run.settings.threads or threads))
+        missing = engine.missing_data(jobs)  # it shows the progress of downloads, so it comes before the view
         with view:
             view.start(store, outcome, len(planned))
-            engine.run(jobs, view)
+            for job in jobs:
+                if job.settings.data in missing:
+                    view.ended(job, JobUpdate("failed", {"error": missing[job.settings.data]}), 1)
+            engine.run([job for job in jobs if job.settings.data not in missing], view)
         return outcome
 
 

@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
+from ..data import download
 from ..errors import BusyError, DivergedError, LabError, StoppedError
 from ..files import is_folder
 from ..runs.run_views import View
@@ -65,6 +66,10 @@ class Engine(Protocol):
 
     threads: int
     threads_requested: bool  # whether the user chose the number of threads
+
+    def missing_data(self, jobs: Sequence[Job]) -> dict[str, str]:
+        """Why data sets of the jobs cannot be used, by name. Machines of a cluster find out by themselves."""
+        return {}
 
     def run(self, jobs: Sequence[Job], listener: Listener) -> None:
         """Run all jobs. A job that dies is tried again, at most twice. Raise StoppedError if asked to stop."""
@@ -193,6 +198,16 @@ class LocalEngine(Engine):
             self.context.set_forkserver_preload(PRELOADED)
         else:
             self.context = multiprocessing.get_context("spawn")
+
+    def missing_data(self, jobs: Sequence[Job]) -> dict[str, str]:
+        """Why data sets cannot be used. Download each data set once, before the runs would all try to."""
+        missing = {}
+        for name in sorted({job.settings.data for job in jobs}):
+            try:
+                download(name)
+            except LabError as error:
+                missing[name] = str(error)
+        return missing
 
     def run(self, jobs: Sequence[Job], listener: Listener) -> None:
         waiting = deque((job, 1) for job in jobs)

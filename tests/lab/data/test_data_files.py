@@ -8,8 +8,10 @@ import http.server
 import os
 import pickle
 import struct
+import tarfile
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -138,13 +140,51 @@ def test_a_download_that_breaks_off_is_resumed(server: str, tmp_path: Path) -> N
     assert 0 < have <= 70_000
     assert downloads.fetch(tmp_path, source).read_bytes() == Server.content
     assert Server.ranges == [None, f"bytes={have}-"]
-    assert [path.name for path in tmp_path.iterdir()] == ["file.bin"]
+    assert names(tmp_path) == ["file.bin"]
 
 
 def test_a_download_with_a_wrong_checksum_is_deleted(server: str, tmp_path: Path) -> None:
     with pytest.raises(LabError, match="could not be downloaded"):
         downloads.fetch(tmp_path, downloads.Source("file.bin", "0" * 32, [server]))
-    assert list(tmp_path.iterdir()) == []
+    assert names(tmp_path) == []
+
+
+def test_processes_that_need_the_same_file_download_it_once(server: str, tmp_path: Path) -> None:
+    source = downloads.Source("file.bin", hashlib.md5(Server.content).hexdigest(), [server])
+    with ThreadPoolExecutor(4) as threads:  # each takes the lock for itself, as a process does
+        paths = [threads.submit(downloads.fetch, tmp_path, source) for _ in range(4)]
+    assert [path.result().read_bytes() for path in paths] == [Server.content] * 4
+    assert Server.ranges == [None]
+
+
+def test_an_archive_that_was_unpacked_in_part_is_unpacked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photographs(tmp_path / "pets")
+    with tarfile.open(tmp_path / "pets.tgz", "w:gz") as archive:
+        archive.add(tmp_path / "pets", "pets")
+    source = downloads.Source("pets.tgz", hashlib.md5((tmp_path / "pets.tgz").read_bytes()).hexdigest(), [])
+    home = tmp_path / "home"
+    home.mkdir()
+    (tmp_path / "pets.tgz").rename(home / "pets.tgz")
+
+    def interrupted(archive: tarfile.TarFile, where: str, **_: object) -> None:
+        archive.extract("pets/train/cat/0.png", where, filter="data")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tarfile.TarFile, "extractall", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            downloads.unpacked(home, "pets", source)
+    assert names(home) == ["pets.tgz"]
+    folder = downloads.unpacked(home, "pets", source)
+    assert sorted(path.name for path in folder.rglob("*.png")) == sorted(["0.png", "1.png", "2.png"] * 4)
+    assert names(home) == ["pets", "pets.tgz"]
+
+
+def names(folder: Path) -> list[str]:
+    """What is in a folder, without locks, which stay."""
+    return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
 
 
 def batch_file(pixels: bytes, labels: list[int], *, extra: bytes = b"") -> bytes:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from rich.console import Console
 
 from flipout_lab.errors import LabError
@@ -96,6 +97,24 @@ def test_runs_that_fail_for_the_same_reason_are_one_line(tmp_path: Path) -> None
     table = printed[printed.index("number") :]
     assert table.count(reason[:40]) == 1
     assert "and 2 more" in table
+
+
+def test_a_download_that_fails_is_tried_once_and_other_runs_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def offline(url: str, **_: object) -> None:
+        asked.append(url)
+        raise requests.ConnectionError("no network")
+
+    monkeypatch.setattr(requests, "get", offline)
+    chosen = grid({"method": "magnitude", "seed": [0, 1]}, {"method": "magnitude", "seed": [0, 1], "data": "mnist"})
+    outcome, printed = run(chosen, tmp_path)
+    assert sorted(outcome.status.values()) == ["done", "done", "failed", "failed"]
+    assert "no network" in printed
+    assert len(asked) == len(set(asked)) > 0
+    assert all("train-images" in url for url in asked)
 
 
 def test_more_workers_give_the_same_results(tmp_path: Path) -> None:
