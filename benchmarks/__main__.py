@@ -14,7 +14,7 @@ from rich.table import Table
 
 import flipout
 
-from . import growth, loop, one_shot, step, training, units
+from . import analysis, growth, loop, one_shot, step, training, units
 from .timing import Times, median, ratio, spreads
 
 HERE = Path(__file__).parent
@@ -71,6 +71,8 @@ def main() -> None:
     behind["one shot"] = spreads(times)
     with console.status("one-shot pruning of a decoder"):
         results["one_shot_decoder"] = one_shot.measure_decoder()
+    with console.status("the channels of a network"):
+        results |= {f"channels_{what}_seconds": seconds for what, seconds in analysis.measure().items()}
     with console.status("the lab's loop against a bare one"):
         times = loop.measure()
     results["loop_over_bare"] = {"lenet-300-100": ratio(times, "lab", "bare")}
