@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import flipout
-from flipout.forms.hidden import enter, leave, set_limits
+from flipout.forms.hidden import enter, leave, set_limits, slowed
 from flipout.views.view import whole
 from tests.forms.trainings import STEPS, hidden, magnitude
 from tests.helpers import batches, cross_entropy, mlp, sgd
@@ -91,8 +91,8 @@ def test_the_plan_with_second_chances(steps: int, until: float, events: int, kin
     assert all(p.nonzero == max(q for q in plan if q.step <= p.step).nonzero for p in longer if p.step < plan[0].step)
 
 
-CALM_FROM = 25
-"""80 % of the way from the first pruning, at step 4, to the last, at step 30."""
+CALM_FROM = 28
+"""The last pruning is at step 30, and the masks are frozen at step 36: 30 % of that time before the last pruning."""
 
 
 class Slow:
@@ -118,7 +118,9 @@ class Slow:
                 weight.grad *= torch.where(mask, 1.0, self.chances.rate)
                 for row, values in zip(weight.grad, latent, strict=True):
                     row *= min(1.0, float(self.chances.trust * max(1e-3, values.norm()) / row.norm().clamp_min(1e-30)))
-                weight.grad *= self.chances.calm if self.steps >= CALM_FROM else 1.0
+                (group,) = self.optimizer.param_groups
+                slower = self.chances.calm * (1 - group["momentum"]) / group["lr"]
+                weight.grad *= min(1.0, slower) if self.steps >= CALM_FROM else 1.0
                 if len(mask) in self.normalized and mask.any():
                     for row, kept in zip(weight.grad, mask, strict=True):
                         row *= (kept.double().mean() / mask.double().mean()).sqrt()
@@ -174,11 +176,11 @@ def normalized_mlp() -> nn.Sequential:
 @pytest.mark.parametrize(
     ("network", "trust", "share", "calm"),
     [
-        (mlp, 0.02, 1.0, 1.0),
-        (mlp, math.inf, 1.0, 1.0),
-        (mlp, math.inf, 0.2, 1.0),
+        (mlp, 0.02, 1.0, math.inf),
+        (mlp, math.inf, 1.0, math.inf),
+        (mlp, math.inf, 0.2, 0.1),
         (mlp, 0.3, 1.0, 0.3),
-        (normalized_mlp, 0.3, 1.0, 1.0),
+        (normalized_mlp, 0.3, 1.0, math.inf),
         (normalized_mlp, math.inf, 0.5, 0.3),
     ],
 )
@@ -216,3 +218,19 @@ def test_a_pruned_weight_cannot_run_away() -> None:
     largest = hidden(pruner)["0.weight"][~pruner.masks["0.weight"]].max()
     assert largest == pytest.approx(float(pruner.weights[0].slots["ceiling"]))
     assert largest < 1.0
+
+
+def test_the_learning_rate_is_limited_while_the_last_choices_are_made() -> None:
+    """Each group by its own learning rate, whether a number or a tensor; one below the limit is left alone."""
+    first, second, third = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+    groups = [
+        {"params": [first.weight], "lr": 0.1, "momentum": 0.9},
+        {"params": [second.weight], "lr": torch.tensor(0.05), "momentum": 0.0},
+        {"params": [third.weight], "lr": 0.01, "momentum": 0.9},
+    ]
+    factors = slowed(torch.optim.SGD(groups), 0.02)
+    assert [float(factors.get(module.weight, 1.0)) for module in (first, second, third)] == pytest.approx(
+        [0.02, 0.4, 0.2]
+    )
+    assert third.weight not in slowed(torch.optim.SGD(groups), 0.3)
+    assert not slowed(torch.optim.AdamW(first.parameters()), 0.3)

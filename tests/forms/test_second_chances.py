@@ -78,7 +78,7 @@ def test_what_a_returning_weight_has_learned_is_kept() -> None:
                 assert (moved.abs() < 0.5).all()  # no jump to or from 0
                 assert (after[weight.name][back] != 0).all()
                 checked += int(back.sum())
-    assert checked > 5
+    assert checked > 3
 
 
 def test_hidden_values_and_their_momentum_are_dropped_when_the_masks_are_frozen() -> None:

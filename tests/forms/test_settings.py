@@ -23,7 +23,7 @@ from tests.helpers import batches, cross_entropy, mlp, sgd, train
         ({"trust": 0}, "trust"),
         ({"trust": math.nan}, "trust"),
         ({"calm": 0}, "calm"),
-        ({"calm": 1.5}, "calm"),
+        ({"calm": math.nan}, "calm"),
         ({"events": 0}, "events"),
         ({"events": 1.5}, "events"),
     ],

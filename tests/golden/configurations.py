@@ -228,7 +228,7 @@ CONFIGURATIONS: dict[str, Configuration] = {
     # FlipOut
     "flipout": Configuration("flipout", BRIEF),
     "flipout-compiled": Configuration("flipout", BRIEF | COMPILED),
-    "flipout-fast": Configuration("flipout", {"sparsity": 0.9, "steps": 30, "pace": "fast"}, every=5),
+    "flipout-early": Configuration("flipout", {"sparsity": 0.9, "steps": 30, "end": 0.2}, every=5),
     "flipout-adam": Configuration("flipout", GRADUAL | second_chances(), optimizer=adam),
     "flipout-noise": Configuration(
         "flipout",

@@ -74,29 +74,13 @@ def test_other_methods_have_no_window(method: str) -> None:
         fresh(method, end=0.5)
 
 
-def test_the_fast_pace_freezes_the_masks_at_30_percent() -> None:
+def test_prunings_that_end_early_freeze_the_masks_early() -> None:
     model = mlp()
     optimizer = sgd(model)
-    pruner = flipout.FlipOut(model, optimizer, sparsity=0.9, steps=100, pace="fast")
-    assert pruner.schedule.window == (0.05, 0.2)
+    pruner = flipout.FlipOut(model, optimizer, sparsity=0.9, steps=100, end=0.2)
     run(model, optimizer, pruner, 29)
     assert pruner.nonzero == 35
     assert not pruner.permanent
     run(model, optimizer, pruner, 30, skip=29)
     assert pruner.permanent
     assert pruner.finished
-
-
-@pytest.mark.parametrize("chances", [None, flipout.SecondChances(share=0.2)])
-def test_the_fast_pace_with_second_chances_of_the_user(chances: flipout.SecondChances | None) -> None:
-    model = mlp()
-    pruner = flipout.FlipOut(model, sgd(model), sparsity=0.9, steps=100, pace="fast", second_chances=chances)
-    assert pruner.plan()[-1].step == (20 if chances is None else 30)
-
-
-@pytest.mark.parametrize(
-    "options", [{"pace": "slow"}, {"pace": "fast", "end": 0.4}, {"pace": "fast", "schedule": "paper"}]
-)
-def test_a_pace_that_is_none(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="pace"):
-        fresh("flipout", **options)

@@ -34,9 +34,6 @@ BELOW, ABOVE = 0.999, 1.05
 """The threshold of a layer lies just below its smallest kept weight, so that no kept weight is exactly 0. Its ceiling
 lies just above its largest pruned weight."""
 
-CALM_FROM = 0.8
-"""The share of the time between the first and the last pruning after which gradients are multiplied with `calm`."""
-
 
 @in_c(step_loops.enter)
 def enter(weight: Tensor, mask: Tensor, values: Tensor, threshold: Tensor, ceiling: Tensor) -> None:
@@ -96,6 +93,19 @@ def shorten(grad: Tensor, scaled: Tensor, size: Tensor, length: Tensor, trust: T
     grad.copy_(scaled * (torch.where(length > allowed, allowed / length, 1) * factor))
 
 
+def slowed(optimizer: torch.optim.Optimizer, limit: float) -> dict[Tensor, Tensor]:
+    """The parameters whose learning rate, divided by 1 - momentum, is above a limit, with the limit over that."""
+    factors: dict[Tensor, Tensor] = {}
+    for group in optimizer.param_groups:
+        rate, highest = group.get("lr"), limit * (1 - group.get("momentum", 0.0))
+        if isinstance(rate, Tensor):  # reading it would wait for the accelerator
+            factors |= dict.fromkeys(group["params"], (highest / rate.detach().float()).clamp(max=1.0))
+        elif rate is not None and rate > highest:
+            factor = torch.full((), highest / rate, dtype=torch.float32, device=group["params"][0].device)
+            factors |= dict.fromkeys(group["params"], factor)
+    return factors
+
+
 def balance(group: Group, features: Collection[int]) -> Tensor:
     """For each unit the square root of its density over that of its layer, broadcast over the elements of the group.
 
@@ -137,7 +147,7 @@ class Hidden(Form):
     leaving = staticmethod(leave)
 
     calm_from: int
-    """The step from which on gradients are multiplied with `calm`; known once the prunings are planned."""
+    """The step from which on `calm` limits the learning rate; known once the prunings are planned."""
     frozen_at: int
     """The step after which the masks are frozen; known once the prunings are planned."""
 
@@ -167,12 +177,13 @@ class Hidden(Form):
         if not work.weights[0].slots:
             super().gradients(work, step, scale)
             return
+        slower = slowed(work.optimizer, self.chances.calm) if step >= self.calm_from else {}
         for group in work.groups:
             if (grads := group.load_grads()) is None:
                 continue
             if work.noise is not None and work.noise.scale > 0:
                 add_noise(work.noise, work.kernels, group, grads, step, scale, hidden=True)
-            self._limit(work, group, grads, scale, self.chances.calm if step >= self.calm_from else 1.0)
+            self._limit(work, group, grads, scale, slower)
             group.store_grads()
 
     def settle(self, work: Work, step: int) -> None:
@@ -183,7 +194,9 @@ class Hidden(Form):
                 if not group.dense:
                     group.zero_grads()
 
-    def _limit(self, work: Work, group: Group, grads: Tensor, scale: Tensor | float, calm: float) -> None:
+    def _limit(
+        self, work: Work, group: Group, grads: Tensor, scale: Tensor | float, slower: Mapping[Tensor, Tensor]
+    ) -> None:
         number, device = work.kernels.number, grads.device
         rate = number(self.chances.rate, device)
         trust = number(self.chances.trust, device) * (scale.to(device) if isinstance(scale, Tensor) else scale)
@@ -192,11 +205,14 @@ class Hidden(Form):
             faint = number(factors[0], device)
         else:  # some gradients were set without a backward pass
             faint = group.spread([number(factor, device) for factor in factors])
-        factor = number(calm, device)
+        factor = number(1.0, device)
         if self._features:
             if group not in self._balances:
                 self._balances[group] = balance(group, self._features)
-            factor = self._balances[group] * calm if calm < 1 else self._balances[group]
+            factor = self._balances[group]
+        if any(weight.parameter in slower for weight in group.weights):
+            slowness = [slower.get(weight.parameter, number(1.0, device)).to(device) for weight in group.weights]
+            factor = factor * group.spread(slowness)
         if group.weights[0].view.spread:
             _limit_shard(group, grads, faint, rate, trust, factor)
         elif isinstance(group, Gathered):
@@ -223,8 +239,7 @@ class Hidden(Form):
     def plan(self, prunings: Sequence[Pruning], steps: int) -> list[Pruning]:
         extended = self.chances.extend(prunings, steps)
         self.frozen_at = self.chances.frozen_at(prunings, steps)
-        first, last = prunings[0].step, prunings[-1].step
-        self.calm_from = first + round(CALM_FROM * (last - first))
+        self.calm_from = self.chances.calm_from(prunings, steps)
         return extended
 
     def permanent(self, step: int) -> bool:

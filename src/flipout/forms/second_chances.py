@@ -19,6 +19,9 @@ Noise pushes every hidden value about, the more so while the learning rate is hi
 the end choose the few weights that are kept. Where the prunings end early, the choice ends early too.
 """
 
+BEFORE = 0.3
+"""The time for which `calm` acts before the last pruning, as a share of the time until the masks are frozen."""
+
 
 @dataclass(frozen=True)
 class SecondChances:
@@ -42,8 +45,10 @@ class SecondChances:
             norm is taken to follow if the network has one with as many features as the layer has output channels. With
             `granularity="channel"` all channels of a layer have the same density, and nothing is balanced.
         smooth: whether kept weights are moved smoothly towards 0 by the threshold of their layer.
-        calm: the factor for the gradients of all prunable weights while the last choices are made: from 80 % of the
-            prunings on, until the masks are frozen. For SGD it is a lower learning rate. It is not meant for Adam.
+        calm: the largest learning rate, divided by 1 - momentum, while the last choices are made: from shortly before
+            the last pruning until the masks are frozen. If the learning rate is larger, the gradients of prunable
+            weights are made smaller by the ratio. That concerns SGD (0.1 with a momentum of 0.9 is 1). The learning
+            rates of Adam are far below the limit. Infinity is no limit.
         events: how often the masks are chosen, at least, if they are chosen evenly until they are frozen. Prunings of
             the schedule count. Events between the prunings and after the last one do not change the number of weights.
     """
@@ -54,7 +59,7 @@ class SecondChances:
     trust: float = 0.3
     balance: bool = True
     smooth: bool = True
-    calm: float = 1.0
+    calm: float = 0.3
     events: int = EVENTS
 
     def __post_init__(self) -> None:
@@ -66,14 +71,19 @@ class SecondChances:
             raise ValueError(f"rate is {self.rate}; give a factor between 0 and 1 for pruned weights")
         if not isinstance(self.trust, Real) or not self.trust > 0:
             raise ValueError(f"trust is {self.trust}; give a number above 0, or math.inf for no limit")
-        if not isinstance(self.calm, Real) or not 0 < self.calm <= 1:
-            raise ValueError(f"calm is {self.calm}; give a factor above 0 and at most 1 for gradients")
+        if not isinstance(self.calm, Real) or not self.calm > 0:
+            raise ValueError(f"calm is {self.calm}; give a learning rate above 0, or math.inf for no limit")
         if not isinstance(self.events, Integral) or self.events < 1:
             raise ValueError(f"events is {self.events}; give a whole number of at least 1")
 
     def frozen_at(self, plan: Sequence[Pruning], steps: int) -> int:
         """The step after which the masks are frozen, for the prunings of a schedule."""
         return max(1, min(round(self.until * steps), round(LONGEST * plan[-1].step)))
+
+    def calm_from(self, plan: Sequence[Pruning], steps: int) -> int:
+        """The step from which on `calm` limits the learning rate, for the prunings of a schedule."""
+        last = plan[-1].step
+        return round(last - BEFORE * max(0, self.frozen_at(plan, steps) - last))
 
     def returning(self, step: int, frozen: int, keep: int) -> int:
         """The most weights that can come back in an event that keeps `keep` weights, if masks are frozen at a step."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from functools import partial
 from numbers import Real
-from typing import ClassVar, Literal, Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import nn
@@ -22,12 +22,6 @@ from ..schedules import Geometric, Schedule
 from ..statistics import Deviation, Flips, SquaredGradient
 from .options import CommonOptions, CriterionOptions, GradualOptions, ScheduleChoice, WindowOptions, schedule_for
 from .registry import register
-
-Pace = Literal["default", "fast"]
-
-FAST_END, FAST_CHANCES = 0.2, SecondChances(calm=0.3)
-"""The fast pace: prunings until 20 % of training, masks frozen at 30 %, and smaller steps while the last choices are
-made."""
 
 
 class Gradual(Pruner):
@@ -101,9 +95,6 @@ class FlipOut(Gradual):
     `FlipOut.paper` is the method of the paper. For further arguments see `Gradual`.
 
     Args:
-        pace: "default", or "fast" for masks that are frozen at 30 % of training, after which the network can be shrunk.
-            It is meant for sparsities of 99 % and more, and for SGD. It stands for `end=0.2` and
-            `second_chances=SecondChances(calm=0.3)`.
         p: power of the magnitude in the saliency; the larger it is, the less flips count.
         horizon: the number of steps after which a flip has faded to 1/e of its count; None never forgets a flip.
         noise: scale of the gradient noise, the paper's lambda, or a `GradientNoise`; None or 0 is no noise.
@@ -117,20 +108,12 @@ class FlipOut(Gradual):
         *,
         sparsity: Sparsity,
         steps: int,
-        pace: Pace = "default",
         p: float = 4.0,
         horizon: int | None = 100,
         noise: GradientNoise | float | None = None,
         second_chances: SecondChances | bool | None = True,
         **options: Unpack[WindowOptions],
     ) -> None:
-        if pace not in ("default", "fast"):
-            raise ValueError(f"pace is {pace!r}; give 'default' or 'fast'")
-        if pace == "fast":
-            if options.get("schedule") is not None or options.get("end") is not None:
-                raise ValueError("pace='fast' says when the prunings end: leave end= and schedule= out")
-            options["end"] = FAST_END
-            second_chances = FAST_CHANCES if second_chances is True else second_chances
         if not isinstance(p, Real):
             raise TypeError(f"p is {p!r}; give the power of the magnitude as a number")
         if not 0 <= p < math.inf:

@@ -132,7 +132,6 @@ WORDS: Mapping[str, Callable[[Any], str]] = {
     f"{SECOND_CHANCES}_balance": lambda value: "balanced" if value else "not balanced",
     "granularity": lambda value: {"channel": "channels", "kernel": "kernels"}.get(value, value),
     "dead_first": lambda value: "dead first" if value else "dead last",
-    "pace": lambda value: f"{value} pace",
     "recalibrate": lambda value: "" if value else "batch norms as they were",
     "criterion": lambda value: CRITERIA.get(value, value),
 }

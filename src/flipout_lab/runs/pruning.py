@@ -97,8 +97,6 @@ def _with_criterion(name: str, settings: Settings, steps: int, arguments: dict[s
         if "p" not in inspect.signature(criterion).parameters:
             raise LabError(f"the criterion {name} takes no p; leave --p out, or add an argument p to the function")
         criterion = partial(criterion, p=p)
-    if "pace" in arguments:
-        raise LabError("--pace belongs to the flip saliency; with --criterion give --end and --second-chances-calm")
     arguments.pop("horizon", None)
     if (horizon := settings.option("horizon")) is not None:
         arguments["statistics"] = {"flips": partial(Flips, horizon=horizon)}

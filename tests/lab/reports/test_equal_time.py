@@ -27,8 +27,8 @@ def timed(method: str, epochs: int, minutes: float, accuracies: list[float], **s
 RUNS = [
     *timed("flipout", 8, 32, [70, 71, 72]),
     *timed("flipout", 15, 60, [74, 75, 76]),
-    *timed("flipout", 20, 30, [71, 72, 73], pace="fast"),
-    *timed("flipout", 80, 120, [75, 76.1, 77], pace="fast"),
+    *timed("flipout", 20, 30, [71, 72, 73], end=0.2),
+    *timed("flipout", 80, 120, [75, 76.1, 77], end=0.2),
     *timed("magnitude", 20, 30, [69, 70, 71], end=0.2),
     *timed("dense", 15, 62, [80, 81, 82], sparsity=0.0),
 ]
@@ -41,8 +41,8 @@ def test_methods_at_the_time_of_the_longest_training_of_flipout() -> None:
     rows = {row[0]: dict(zip(table.heading, row, strict=True)) for row in table.rows}
     assert rows["FlipOut"]["minutes"] == "32.0, 60.0"
     assert rows["FlipOut"]["accuracy"] == "75.00 ± 1.00"
-    assert rows["FlipOut, fast pace"]["accuracy"] == "74.02 ± 1.00"  # half way between 30 and 120 minutes
-    assert rows["FlipOut, fast pace"]["minus FlipOut"].startswith("-0.98 (")
+    assert rows["FlipOut, end 0.2"]["accuracy"] == "74.02 ± 1.00"  # half way between 30 and 120 minutes
+    assert rows["FlipOut, end 0.2"]["minus FlipOut"].startswith("-0.98 (")
     assert rows["Global magnitude, end 0.2"]["accuracy"] == "not reached"
     assert rows["Dense"]["accuracy"] == "81.00 ± 1.00"  # 62 minutes are just as long
 
@@ -79,7 +79,7 @@ def test_times_of_the_wall_clock_do_not_stand_beside_those_of_the_processor() ->
 def test_a_figure_of_accuracy_against_hours() -> None:
     chart = time_chart(RUNS, 0.99)
     curves = {curve.label: curve for curve in chart.curves}
-    assert curves.keys() == {"FlipOut", "FlipOut, fast pace", "Global magnitude, end 0.2", "Dense"}
+    assert curves.keys() == {"FlipOut", "FlipOut, end 0.2", "Global magnitude, end 0.2", "Dense"}
     assert curves["FlipOut"].x == pytest.approx((32 / 60, 1.0))
     assert curves["FlipOut"].y == pytest.approx((71, 75))
 
@@ -87,22 +87,22 @@ def test_a_figure_of_accuracy_against_hours() -> None:
 def test_the_results_page_shows_it(tmp_path: Path) -> None:
     text = render_results_page([Records("one", tuple(RUNS))], "x", tmp_path)
     section = text.partition("## Accuracy at equal time\n")[2].partition("\n## ")[0]
-    assert "| FlipOut, fast pace | 99 % | 30.0, 120.0 |" in section
+    assert "| FlipOut, end 0.2 | 99 % | 30.0, 120.0 |" in section
     assert "-hours.png)" in section
     assert "Accuracy at equal time" not in render_results_page([Records("one", tuple(runs("magnitude", [70])))], "x")
 
 
 def test_the_grid_covers_the_methods_that_are_compared() -> None:
     planned = [run.settings for run in read_grid("equal-time-resnet10").runs()]
-    assert {(run.method, run.option("pace"), run.option("end")) for run in planned} == {
-        ("flipout", "default", 0.5),
-        ("flipout", "fast", 0.5),
-        ("magnitude", None, 0.2),
-        ("dense", None, None),
+    assert {(run.method, run.option("end")) for run in planned} == {
+        ("flipout", 0.5),
+        ("flipout", 0.2),
+        ("magnitude", 0.2),
+        ("dense", None),
     }
     for method in {run.method for run in planned}:
         assert {run.seed for run in planned if run.method == method} == {0, 1, 2}
-    default = {run.epochs for run in planned if run.method == "flipout" and run.option("pace") == "default"}
-    others = {run.epochs for run in planned if run.method == "magnitude" or run.option("pace") == "fast"}
+    default = {run.epochs for run in planned if run.method == "flipout" and run.option("end") == 0.5}
+    others = {run.epochs for run in planned if run.option("end") == 0.2}
     assert default == {15}
     assert min(others) > 15  # they train faster, so they train for longer

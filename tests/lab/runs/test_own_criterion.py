@@ -35,8 +35,6 @@ def test_a_users_criterion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert worse["nonzero"] == ours["nonzero"]
     with pytest.raises(LabError, match="my_score:largest takes no p"):
         train(settings(criterion="my_score:largest", p=1.0), tmp_path / "p")
-    with pytest.raises(LabError, match="--pace"):
-        train(settings(criterion="my_score:score", pace="fast"), tmp_path / "pace")
     with pytest.raises(LabError, match="magnitude takes no --criterion"):
         settings(method="magnitude", criterion="my_score:score")
     sys.modules.pop("my_score")
