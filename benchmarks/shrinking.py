@@ -66,7 +66,7 @@ class Training:
         if method == "dense":
             return
         end = 0.5 if method in ("default", "permanent") else EARLY_END
-        chances = {"default": flipout.SecondChances(), "fast": flipout.SecondChances(calm=0.3)}.get(method)
+        chances = flipout.SecondChances() if method.startswith("default") else None
         floor = FLOOR.get(f"{network}-{sparsity}", 0) if width == 1 else 0
         options |= {"end": end, "second_chances": chances, "floor": floor}
         self.pruner = flipout.FlipOut(self.model, self.optimizer, sparsity=sparsity, steps=steps, **options)

@@ -53,13 +53,13 @@ OUT = Path(__file__).with_name("zeros.json")
 INFERENCE_SPARSITIES = (0.8, 0.9, 0.95, 0.99, 0.999)
 BATCHES = {1: 15, 32: 5}  # batch size: repetitions of each timing
 SHORT_BATCH, STEPS_OF_A_SPARSITY, CALIBRATED = 32, 8, 10
-EARLY, LATE, FAST = "permanent, early end", "default", "fast"
+EARLY, DEFAULT, DEFAULT_EARLY = "permanent, early end", "default", "default, early end"
 SCOPES: dict[str, Scope] = {"": "global", "-layer": "layer"}  # what is added to a name: what weights are ranked over
 TRAININGS = (
     ("resnet18", "", EARLY, False, (0.9, 0.95, 0.99)),
     ("resnet18", "", EARLY, True, (0.999,)),
-    ("resnet18", "-second-chances", LATE, False, (0.99,)),
-    ("resnet18", "-fast", FAST, False, (0.99,)),
+    ("resnet18", "-second-chances", DEFAULT, False, (0.99,)),
+    ("resnet18", "-second-chances-early", DEFAULT_EARLY, False, (0.99,)),
     ("resnet18", "-layer", EARLY, False, (0.9, 0.95, 0.99)),
     ("vgg19", "", EARLY, False, (0.95, 0.99)),
     ("vgg19", "", EARLY, True, (0.999,)),
