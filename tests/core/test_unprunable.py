@@ -44,6 +44,18 @@ def test_weights_on_the_device_meta() -> None:
         flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=10)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::flipout.CoverageWarning")
+def test_scripted_modules_are_left_out() -> None:
+    part = torch.jit.script(nn.Linear(8, 8))
+    model = nn.Sequential(nn.Linear(4, 8), part, nn.Linear(8, 2))
+    pruner = flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=10)
+    assert [weight.name for weight in pruner.weights] == ["0.weight", "2.weight"]
+    pruner.remove()
+    assert flipout.prune(model, [torch.ones(2, 4)], sparsity=0.5).prunable == 48
+    with pytest.raises(ValueError, match="there is nothing to prune in RecursiveScriptModule"):
+        flipout.FlipOut(part, sgd(part), sparsity=0.5, steps=10)
+
+
 def test_a_dtensor_of_an_unknown_layout_is_refused_when_attaching(tmp_path: Path) -> None:
     torch.distributed.init_process_group("gloo", rank=0, world_size=1, init_method=f"file://{tmp_path / 'store'}")
     try:
