@@ -85,8 +85,10 @@ def is_weight_of(module: nn.Module, name: str) -> bool:
         return RECURRENT.fullmatch(name) is not None
     if isinstance(module, nn.MultiheadAttention):
         return name in ATTENTION
+    if not is_stacked(module):
+        return False
     tensor = module._parameters.get(name)
-    return tensor is not None and tensor.ndim == 3 and is_stacked(module)
+    return tensor is not None and tensor.ndim == 3
 
 
 def is_weight(name: str, holder: nn.Module, modules: Mapping[str, nn.Module]) -> bool:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from . import guards, problems
-from .channels.comparison import Example, NamedExample
+from .channels.comparison import NamedExample
 from .criteria import Criterion, is_elementwise
 from .events import Event, Progress, Selection, warn_of_dead_layers
 from .forms import Form, Hidden, SecondChances, as_second_chances
@@ -575,11 +575,13 @@ class Pruner:
         """How much of the model this pruner covers, and what it leaves out. Print it."""
         return coverage_of(self.model, self.weights, self.shrinker.shapes)
 
-    def summary(self, example_input: Example | None = None) -> Summary:
+    def summary(self, example_input: NamedExample | None = None) -> Summary:
         """A table of the layers (shape, weights, kept, sparsity, dead channels) and the progress of the schedule.
 
-        With an example of the model's input, the table also shows how many weights lie on a live path from the input to
-        the output. Pruned weights that are not zero in the model are named below it, and cause a `LostZerosWarning`.
+        With an example of the model's input (a tensor, a tuple, or a dictionary of arguments by name), the table also
+        shows how many weights lie on a live path from the input to the output. If the model cannot be recorded, all
+        nonzero weights count, and a line below the table says so. Pruned weights that are not zero in the model are
+        named below it, and cause a `LostZerosWarning`.
         """
         lost = self.lost_zeros()
         guards.warn_of_lost_zeros(self.masks, lost)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from .channels.comparison import Example, as_example
+from .channels.comparison import NamedExample, as_arguments
 from .channels.live_paths import count_effective, prunable_weights
 from .events import Event
 from .modules import is_transposed
@@ -132,7 +132,7 @@ def summary_of(
     events: Sequence[Event],
     status: Sequence[str],
     units: str,
-    example_input: Example | None,
+    example_input: NamedExample | None,
 ) -> Summary:
     """The summary of a pruner. `status` are lines about its progress, and `units` further ones."""
     lines = list(status)
@@ -146,6 +146,8 @@ def summary_of(
                 "summary(example_input) is incompatible with sharded weights: gather them into an ordinary model, and "
                 "use flipout.export.effective_weights(model, x), or call summary() without an example"
             )
-        live = count_effective(model, as_example(example_input), prunable_weights(model)).layers
+        counted = count_effective(model, as_arguments(example_input), prunable_weights(model))
+        live = counted.layers
+        lines += [f"effective weights are all nonzero ones where nothing is known: {note}" for note in counted.notes]
     rows = (summarize(weight, live[weight.name][1] if weight.name in live else None) for weight in weights)
     return Summary(tuple(rows), "\n".join(lines) + units)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from .modules import (
     ChannelTally,
@@ -169,6 +170,8 @@ def _trained(
     model: nn.Module, include: Patterns | None, exclude: Patterns | None, adapters: bool = False
 ) -> list[Candidate]:
     every = list(candidates(model))
+    if lazy := [name for c in every if is_lazy(c.parameter) for name in c.names[:1]]:
+        raise ValueError(f"{', '.join(lazy)} has no shape yet: call the model once, so that its lazy modules get one")
     usual = [c for c in every if c.usual and (adapters or not c.adapter)]
     wanted = usual if include is None else _included(every, _read(include, "include"))
     unwanted = _excluded_numbers(every, exclude)
@@ -302,6 +305,11 @@ def _dots(name: str) -> list[int]:
 
 
 def _check(trained: list[Candidate], optimizer: torch.optim.Optimizer | None) -> None:
+    if empty := [c.names[0] for c in trained if c.parameter.is_meta]:
+        raise ValueError(
+            f"{', '.join(empty[:SHOWN])} is on the device meta, without values: give the model its values first, with "
+            "to_empty() and an initialization, or by loading weights"
+        )
     if frozen := [c.names[0] for c in trained if c.parameter.is_inference()]:
         raise ValueError(
             f"{', '.join(frozen)} was created under torch.inference_mode() and cannot be trained: create or load the "

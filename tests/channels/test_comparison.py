@@ -8,7 +8,14 @@ import pytest
 import torch
 from torch import nan
 
-from flipout.channels.comparison import batch_size, describe_difference, largest_difference, output_leaves
+from flipout.channels.comparison import (
+    as_arguments,
+    as_example,
+    batch_size,
+    describe_difference,
+    largest_difference,
+    output_leaves,
+)
 
 ONES = torch.ones(2, 3)
 
@@ -55,3 +62,12 @@ def test_the_batch_size() -> None:
     for wrong in ((ONES, torch.ones(3)), (torch.tensor(1.0), ONES), (torch.tensor(1.0),)):
         with pytest.raises(ValueError, match="batch"):
             batch_size(wrong)
+
+
+def test_what_is_no_example_is_an_error_that_says_what_to_pass() -> None:
+    with pytest.raises(TypeError, match=r"example_input\['flag'\] is a bool: pass only the arguments that are tensors"):
+        as_arguments({"x": ONES, "flag": True})  # type: ignore[dict-item]
+    with pytest.raises(TypeError, match=r"is a dictionary, and here inputs are passed by position"):
+        as_example({"x": ONES})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"contains a list: pass a tensor, or a tuple"):
+        as_example(([ONES],))  # type: ignore[arg-type]

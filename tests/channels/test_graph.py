@@ -292,3 +292,29 @@ def test_what_is_not_known_of_a_dimension_counts_as_read() -> None:
     graph = ChannelGraph.of(model, (torch.randn(3, 4),))
     whole = graph.kept({"weight": torch.ones(2, 5, 6, dtype=torch.bool)})
     assert torch.equal(graph.kept({"weight": torch.ones(2, 5, dtype=torch.bool)}), whole)
+
+
+@pytest.mark.parametrize(
+    "reads",
+    [
+        lambda x, vector: x @ vector,
+        lambda x, vector: functional.linear(x, vector),
+        lambda x, vector: torch.einsum("bc,c->b", x, vector),
+        lambda x, vector: torch.mv(x, vector),
+        lambda x, vector: torch.dot(x[0], vector),
+    ],
+)
+def test_a_vector_reads_channels(reads: Callable[[Tensor, Tensor], Tensor]) -> None:
+    class Scores(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.vector = nn.Linear(4, 6), nn.Parameter(torch.randn(6))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return reads(self.first(x), self.vector)
+
+    graph = ChannelGraph.of(Scores().eval(), (torch.randn(3, 4),))
+    sets = graph.tensors["vector"][0]
+    assert torch.equal(graph.tensors["first.weight"][0], sets)
+    mask = torch.tensor([True, False, True, True, False, True])
+    assert torch.equal(graph.kept({"vector": mask})[sets], mask)

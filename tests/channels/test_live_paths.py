@@ -126,6 +126,31 @@ def test_in_the_summary() -> None:
     assert lines[-2].split() == ["total", "352", str(summary.kept), str(summary.effective), f"{pruner.sparsity:.4%}"]
 
 
+def test_the_summary_says_what_could_not_be_analysed() -> None:
+    model = mlp()
+    pruner = flipout.Dense(model, sgd(model))
+    summary = pruner.summary((torch.randn(1, 12), torch.randn(1, 12)))
+    assert summary.effective == summary.kept
+    assert "effective weights are all nonzero ones where nothing is known: the network cannot be recorded" in str(
+        summary
+    )
+    assert "nothing is known" not in str(pruner.summary(torch.randn(1, 12)))
+
+
+def test_arguments_by_name() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = chain([[0, 0], [0, 1]], [[1, 1]])
+
+        def forward(self, x: torch.Tensor, *, scale: torch.Tensor) -> torch.Tensor:
+            return torch.as_tensor(self.inner(x) * scale)
+
+    model, example = Named(), {"x": torch.randn(1, 2), "scale": torch.ones(1)}
+    assert effective_weights(model, example).layers == {"inner.0.weight": (1, 1), "inner.2.weight": (2, 1)}
+    assert flipout.Dense(model, sgd(model)).summary(example).effective == 2
+
+
 def test_in_the_summary_of_a_compiled_model() -> None:
     model = mlp()
     compiled = cast(nn.Module, torch.compile(model))

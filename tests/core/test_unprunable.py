@@ -25,6 +25,37 @@ def test_attaching_under_inference_mode() -> None:
         flipout.PaperFlipOut(born_there, sgd(born_there), sparsity=0.5, steps=10)
 
 
+def test_lazy_modules_that_were_not_called() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.LazyLinear(3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for include in (None, "0"):
+        with pytest.raises(ValueError, match=r"1\.weight, 1\.bias has no shape yet: call the model once"):
+            flipout.FlipOut(model, optimizer, sparsity=0.5, steps=10, include=include)
+    with pytest.raises(ValueError, match=r"1\.weight, 1\.bias has no shape yet"):
+        flipout.prune(model, [torch.ones(2, 4)], sparsity=0.5)
+    model(torch.ones(2, 4))
+    assert flipout.FlipOut(model, optimizer, sparsity=0.5, steps=10).prunable == 56
+
+
+def test_weights_on_the_device_meta() -> None:
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3))
+    with pytest.raises(ValueError, match=r"0\.weight, 1\.weight is on the device meta, without values"):
+        flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=10)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::flipout.CoverageWarning")
+def test_scripted_modules_are_left_out() -> None:
+    part = torch.jit.script(nn.Linear(8, 8))
+    model = nn.Sequential(nn.Linear(4, 8), part, nn.Linear(8, 2))
+    pruner = flipout.FlipOut(model, sgd(model), sparsity=0.5, steps=10)
+    assert [weight.name for weight in pruner.weights] == ["0.weight", "2.weight"]
+    pruner.remove()
+    assert flipout.prune(model, [torch.ones(2, 4)], sparsity=0.5).prunable == 48
+    with pytest.raises(ValueError, match="there is nothing to prune in RecursiveScriptModule"):
+        flipout.FlipOut(part, sgd(part), sparsity=0.5, steps=10)
+
+
 def test_a_dtensor_of_an_unknown_layout_is_refused_when_attaching(tmp_path: Path) -> None:
     torch.distributed.init_process_group("gloo", rank=0, world_size=1, init_method=f"file://{tmp_path / 'store'}")
     try:

@@ -68,3 +68,17 @@ def test_a_shrink_that_removes_nothing_says_so() -> None:
     with pytest.warns(flipout.NotShrunkWarning, match="removed nothing"):
         pruner.shrink(torch.randn(2, 8))
     assert not pruner.shrunk
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5])
+def test_multiply_adds_are_those_of_one_example(batch: int) -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+    whole, one = 8 * 16 + 16 * 3, 8 + 3  # of which one channel stays
+    report = flipout.prune(
+        model, [torch.randn(batch, 8)], sparsity=0.5, granularity="channel", target="macs", method="magnitude"
+    )
+    assert f"{whole - one} of {whole} multiply-adds" in str(report)
+    pruner = flipout.GlobalMagnitude(model, sgd(model), sparsity=0.99, steps=8, granularity="channel", target="macs")
+    model(torch.randn(batch, 8)).sum().backward()
+    with pytest.raises(ValueError, match=f"cannot keep fewer than {one} multiply-adds here, but 2 are asked for"):
+        pruner.optimizer.step()

@@ -22,6 +22,12 @@ MIN_SCALE = 1e-3
 
 def as_example(example_input: Example) -> tuple[Tensor, ...]:
     """Return the positional arguments of a call as a tuple of detached tensors."""
+    if isinstance(example_input, Mapping):
+        raise TypeError(
+            "example_input is a dictionary, and here inputs are passed by position: pass a tensor, or a tuple of the "
+            "tensors that the network is called with. If it takes some of them only by name, pass a module whose "
+            "forward(first, second, ...) calls it"
+        )
     example = example_input if isinstance(example_input, tuple) else (example_input,)
     for each in example:
         if not isinstance(each, Tensor):
@@ -35,6 +41,13 @@ def as_example(example_input: Example) -> tuple[Tensor, ...]:
 def as_arguments(example_input: NamedExample) -> Arguments:
     """Return the positional and the keyword arguments of a call. A dictionary has all arguments by name."""
     if isinstance(example_input, Mapping):
+        for name, each in example_input.items():
+            if not isinstance(each, Tensor):
+                raise TypeError(
+                    f"example_input[{name!r}] is a {type(each).__name__}: pass only the arguments that are tensors. If "
+                    "the network has to be called with another value than the default, pass a module whose forward "
+                    "calls it so"
+                )
         return (), dict(zip(example_input, as_example(tuple(example_input.values())), strict=True))
     return as_example(example_input), {}
 

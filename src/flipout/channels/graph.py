@@ -131,7 +131,7 @@ class ChannelGraph:
                     if other != dim:
                         left = left.index_select(other, kept[each].nonzero().flatten())
                 if dim < matrix.ndim:
-                    needed = left.movedim(dim, 0).flatten(1).any(1)
+                    needed = left.movedim(dim, 0).unsqueeze(-1).flatten(1).any(1)
                 else:  # nothing is known of this dimension
                     needed = torch.full(labels.shape, bool(left.any()))
             kept[labels[needed & flags[labels]]] = True

@@ -18,6 +18,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 from torch.utils import _pytree as pytree
 
 from ..modules import plain_name, unwrapped
+from .comparison import Arguments
 from .copies import UnsupportedNetworkError
 from .flow import Flow, connections
 from .record import Recording, record
@@ -61,12 +62,12 @@ class EffectiveWeights:
 
 @torch.no_grad()
 def count_effective(
-    network: nn.Module, example: tuple[Tensor, ...], weights: Mapping[tuple[str, ...], Tensor]
+    network: nn.Module, arguments: Arguments, weights: Mapping[tuple[str, ...], Tensor]
 ) -> EffectiveWeights:
     """Count the weights on a live path. The network may be a copy of the one that the weights belong to."""
     live, used, notes = dict[str, Tensor](), None, tuple[str, ...]()
     try:
-        recording = _recorded(network, example)
+        recording = _recorded(network, *arguments)
         used = _used(recording)
         found = {name: tensor for names, tensor in weights.items() for name in names if name in used}
         masks = {name: (tensor != 0).cpu() for name, tensor in found.items() if tensor.ndim > 1}

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
-from ..channels.comparison import Example, as_example
+from ..channels.comparison import NamedExample, as_arguments
 from ..channels.live_paths import EffectiveWeights, count_effective, prunable_weights
 from ..runtime import attachments
 from .sparse_file import save
@@ -28,7 +28,7 @@ from .sparse_file import save
 aten = torch.ops.aten
 
 
-def effective_weights(model: nn.Module, example_input: Example) -> EffectiveWeights:
+def effective_weights(model: nn.Module, example_input: NamedExample) -> EffectiveWeights:
     """Count the weights on a live path, channel by channel, for the network in evaluation mode.
 
     The weights of Linear and convolution modules count, those that an attached pruner prunes, and the matrices of every
@@ -41,9 +41,10 @@ def effective_weights(model: nn.Module, example_input: Example) -> EffectiveWeig
 
     Args:
         model: the network; it is not changed.
-        example_input: the inputs that the network is called with.
+        example_input: the inputs that the network is called with: a tensor, a tuple, or a dictionary of arguments by
+            name.
     """
-    return count_effective(model, as_example(example_input), weights_to_count(model))
+    return count_effective(model, as_arguments(example_input), weights_to_count(model))
 
 
 def weights_to_count(model: nn.Module) -> dict[tuple[str, ...], Tensor]:

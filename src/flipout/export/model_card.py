@@ -212,7 +212,7 @@ def card(
     dense = evaluation_copy(model).cpu().requires_grad_(False)
     compacted, notes = compact_copy(dense, (example, {}))
     # Pruners are attached to the weights of the network itself, not to those of the copy.
-    weights, one = count_effective(dense, example, weights_to_count(model)), inputs_like(example, 1)
+    weights, one = count_effective(dense, (example, {}), weights_to_count(model)), inputs_like(example, 1)
     _check_batches(dense, example, batches)
     operations, operations_compacted = count_multiply_adds(dense, one), count_multiply_adds(compacted, one)
     if operations.not_counted:

@@ -31,7 +31,7 @@ BETWEEN_STEPS = (
 def count_lost_zeros(masks: Mapping[str, Tensor], model: nn.Module) -> dict[str, int]:
     """For each weight tensor that has any: the number of weights that are pruned, but not zero.
 
-    A tensor that the model does not have, or has in another shape, counts as lost altogether. Of sharded weights, the
+    Of a tensor that the model does not have, or has in another shape, all pruned weights count. Of sharded weights, the
     shards of this rank count.
     """
     tensors = named_tensors(model)
@@ -39,7 +39,7 @@ def count_lost_zeros(masks: Mapping[str, Tensor], model: nn.Module) -> dict[str,
     for name, mask in masks.items():
         tensor = tensors.get(name)
         if tensor is None or tensor.shape != mask.shape:
-            counts.append(torch.tensor(local_of(mask).numel(), device="cpu"))
+            counts.append(torch.count_nonzero(~local_of(mask)).cpu())
         else:
             tensor, mask = common_elements(tensor, mask)
             counts.append(torch.count_nonzero((tensor != 0) > mask.to(tensor.device)))

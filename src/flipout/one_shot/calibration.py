@@ -255,9 +255,12 @@ class Record:
         self._latest: dict[nn.Module, weakref.ref[Tensor]] = {}
         hooks: list[RemovableHandle] = []
         for container in network.modules():
-            if isinstance(container, (nn.ModuleList, nn.Sequential)) and len(container) > 1:
-                for number, child in enumerate(container):
-                    hooks += self._watch(container, number, child)
+            if not isinstance(container, (nn.ModuleList, nn.Sequential)) or len(container) < 2:
+                continue
+            if any(isinstance(child, torch.jit.ScriptModule) for child in container):
+                continue  # which takes no such hooks
+            for number, child in enumerate(container):
+                hooks += self._watch(container, number, child)
         for layer in layers:  # after those of blocks: a block may be a layer
             call_of = self._call_of(layer)
             hooks += [module.register_forward_pre_hook(call_of, with_kwargs=True) for module in layer.modules]

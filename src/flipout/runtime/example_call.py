@@ -116,10 +116,15 @@ def tensor_arguments(network: nn.Module, args: Sequence[Any], kwargs: Mapping[st
     return tuple(by_position), by_name
 
 
+def is_of_examples(arguments: Arguments) -> bool:
+    """Whether all tensors of a call have the same first axis, that of the examples."""
+    tensors = tensors_of(arguments)
+    return len({tensor.shape[:1] for tensor in tensors}) == 1 and tensors[0].ndim > 0
+
+
 def few_examples(arguments: Arguments) -> Arguments:
     """A copy of the first examples of a batch; of the whole tensors if they have no common first axis."""
-    tensors = tensors_of(arguments)
-    is_batch = len({tensor.shape[:1] for tensor in tensors}) == 1 and tensors[0].ndim > 0
+    is_batch = is_of_examples(arguments)
     leaves, spec = pytree.tree_flatten(arguments)
     few: Arguments = pytree.tree_unflatten(
         [

@@ -17,7 +17,12 @@ SHOWN = 20
 
 
 def channel_report(
-    table: ChannelTable, costs: Costs, weights: Sequence[Weight], target: Target, allowed: int | None
+    table: ChannelTable,
+    costs: Costs,
+    weights: Sequence[Weight],
+    target: Target,
+    allowed: int | None,
+    examples: int = 1,
 ) -> str:
     """The share of a network that whole channels can prune, and a table of the layers that keep outputs.
 
@@ -27,12 +32,14 @@ def channel_report(
         weights: the weights that are pruned.
         target: what the costs are.
         allowed: what is kept at the end; None if it is not planned.
+        examples: how many examples the costs are of; those of one are shown.
     """
     total = costs.total
     last = torch.zeros(costs.units, dtype=torch.bool)
     last[sorted(set(table.families))] = True  # one unit of every family stays
     free, title = total - costs.counts(last).kept, TITLES["macs" if target == "latency" else target]
-    text = f"{free:,} of {total:,} {title} ({free / max(1, total):.1%}) can be removed in whole channels"
+    shown = f"{free // examples:,} of {total // examples:,} {title}"
+    text = f"{shown} ({free / max(1, total):.1%}) can be removed in whole channels"
     if allowed is not None and free:
         text += f"; {min(1.0, (total - allowed) / free):.1%} of these will go"
     rows = _rows(table, weights)
@@ -40,8 +47,8 @@ def channel_report(
         return f"{text}. Every layer can lose outputs"
     if len(rows) > SHOWN:
         rows = [*rows[:SHOWN], (f"and {len(rows) - SHOWN} more", "", "", "")]
-    shown = text_table(("layer", "outputs", "stay", "because"), rows, texts=(0, 3))
-    return f"{text}. These layers keep outputs:\n{shown}"
+    stays = text_table(("layer", "outputs", "stay", "because"), rows, texts=(0, 3))
+    return f"{text}. These layers keep outputs:\n{stays}"
 
 
 def _rows(table: ChannelTable, weights: Sequence[Weight]) -> list[tuple[str, str, str, str]]:

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..channels.comparison import Arguments
+from ..channels.comparison import Arguments, examples_in
 from ..channels.copies import UnsupportedNetworkError
 from ..events import Selection
 from ..problems import ChannelWarning, warn
-from ..runtime.example_call import NOT_CALLED, ExampleCall
+from ..runtime.example_call import NOT_CALLED, ExampleCall, is_of_examples
 from ..schedules import Pruning, nonzero
 from ..weights import Weight
 from .base import Ranking, Units
@@ -112,7 +112,8 @@ class ChannelUnits(Units):
         if self.table is None or self.costs is None:
             return ""
         allowed = None if self._last is None else self._allowed(self._last)
-        lines = [channel_report(self.table, self.costs, self._weights, self.granularity.target, allowed)]
+        target, examples = self.granularity.target, self._examples
+        lines = [channel_report(self.table, self.costs, self._weights, target, allowed, examples)]
         if (reached := self.reached()) is not None and self._last is not None:
             title, measured = TITLES[self.granularity.target], ""
             if self.curve is not None:
@@ -189,6 +190,13 @@ class ChannelUnits(Units):
         target = self.granularity.target
         return TITLES["macs" if target == "latency" else target]
 
+    @property
+    def _examples(self) -> int:
+        """How many examples the costs are of. Messages show those of one, as the model card does."""
+        if self.granularity.target not in ("macs", "latency") or self.call.arguments is None:
+            return 1
+        return max(1, examples_in(self.call.arguments)) if is_of_examples(self.call.arguments) else 1
+
     def _advice(self) -> str:
         reasons = ["floor="] if any(self._floors) else []
         reasons += ["round_to="] if self.granularity.round_to > 1 else []
@@ -234,10 +242,11 @@ class ChannelUnits(Units):
             counts = costs.counts(whole) if bundles is None else bundles.counts(costs, bundles.alive)
             left = fewest(counts, torch.zeros(len(families)), families, least, costs.floors(self._floors))
             if left.kept > least:
+                kept, asked = (f"{number // self._examples:,}" for number in (left.kept, least))
                 raise ValueError(
-                    f"granularity='channel' cannot keep fewer than {left.kept:,} {self._title} here, but {least:,} are "
-                    "asked for: the inputs and outputs of the network stay, one channel of each tensor, and what "
-                    f"floor= needs. {self._advice()}" + "".join(f"\n  {note}" for note in table.notes[:5])
+                    f"granularity='channel' cannot keep fewer than {kept} {self._title} here, but {asked} are asked "
+                    "for: the inputs and outputs of the network stay, one channel of each tensor, and what floor= "
+                    f"needs. {self._advice()}" + "".join(f"\n  {note}" for note in table.notes[:5])
                 )
             self._is_reachable = True
         if table.notes and not self._warned:

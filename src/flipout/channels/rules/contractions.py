@@ -88,8 +88,12 @@ def _biased(call: Call, result: Value, bias: Value | None) -> Value:
 
 
 def matmul(call: Call) -> Result:
-    one, other = call["self"], call["other"] if "other" in call.arguments else call["mat2"]
-    return product(call, one, other)
+    return product(call, *multiplied(call))
+
+
+def multiplied(call: Call) -> tuple[Value, Value]:
+    """The tensors of a product. ATen has a name for the second one in each of its operations: `mv(self, vec)`."""
+    return call["self"], next(call[name] for name in ("other", "mat2", "vec", "tensor") if name in call.arguments)
 
 
 def product(call: Call, one: Value, other: Value) -> Value:

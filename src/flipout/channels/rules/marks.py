@@ -139,7 +139,7 @@ def linear(call: Call) -> Result:
 
 
 def matmul(call: Call) -> Result:
-    return _product(call, call["self"], call["other"] if "other" in call.arguments else call["mat2"])
+    return _product(call, *contractions.multiplied(call))
 
 
 def added_product(call: Call) -> Result:
