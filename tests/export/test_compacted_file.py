@@ -94,6 +94,27 @@ def test_a_network_that_is_compacted_again_knows_its_first_indices(small: Any, t
     assert torch.equal(again(EXAMPLE), smaller(EXAMPLE))
 
 
+class Sum(nn.Module):
+    """Most channels of one of its terms are 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(8, 8), nn.Linear(8, 8, bias=False), nn.Linear(8, 4)
+        self.b.weight.data[2:] = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        total: Tensor = self.a(x) + self.b(x)
+        return self.c(total.relu())  # type: ignore[no-any-return]
+
+
+def test_channels_among_constants_are_no_file(tmp_path: Path) -> None:
+    small = export.compact(Sum().eval(), torch.zeros(2, 8))
+    assert isinstance(small.b, nn.Sequential)
+    with pytest.raises(TypeError, match="to_pt2"):
+        export.save_compacted(small, tmp_path / "small.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_whole_network_is_a_file_too(tmp_path: Path) -> None:
     model = make().eval()
     export.save_compacted(model, tmp_path / "whole.safetensors")

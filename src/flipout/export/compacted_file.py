@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ..atomic_files import replacing
 from ..channels.graph import Indices
 from ..channels.resize import resize
+from ..channels.scatter import ScatterChannels
 from ..modules import unwrapped
 
 FORMAT, VERSION = "flipout-compacted", "1"
@@ -44,6 +45,11 @@ def save_compacted(model: nn.Module, path: Path | str) -> None:
         path: the file.
     """
     network: Any = unwrapped(model)
+    if scattered := [name for name, module in network.named_modules() if isinstance(module, ScatterChannels)]:
+        raise TypeError(
+            f"{scattered[0]} is a ScatterChannels, which the original architecture does not have, so load_compacted "
+            "could not restore it: write this network with flipout.export.to_pt2 or to_onnx"
+        )
     stored, names, same = dict[str, Tensor](), dict[tuple[Any, ...], str](), dict[str, str]()
     for name, tensor in network.state_dict().items():
         if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
