@@ -50,16 +50,16 @@ import sys
 from pathlib import Path
 from flipout.kernels import library
 library.FILE = Path(sys.argv[1])
-from flipout.kernels import step_loops
-step_loops.WORK_OF_A_THREAD = 1
+from flipout.kernels import batch_norms, step_loops
+step_loops.WORK_OF_A_THREAD = batch_norms.WORK_OF_A_THREAD = 1
 from hypothesis import seed, settings
 settings.register_profile("slow", deadline=None, database=None)
 settings.load_profile("slow")
-from tests.kernels import test_latent_loops, test_step_loops
+from tests.kernels import test_batch_norms, test_latent_loops, test_step_loops
 
 for name in ("plain", "avx2", "avx512"):
     library.kernels().choose_instructions(name)
-    for module in (test_latent_loops, test_step_loops):
+    for module in (test_batch_norms, test_latent_loops, test_step_loops):
         for test in vars(module).values():
             if hasattr(test, "hypothesis"):
                 seed(int(sys.argv[2]))(test)()

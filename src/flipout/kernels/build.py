@@ -63,6 +63,7 @@ def _build(command: list[str], target: Path, sets: dict[str, tuple[str, ...]], o
         jobs: dict[str, tuple[str, ...]] = {}
         for name, more in {"plain": (), **sets}.items():
             jobs[name] = ("layer.c", *more, f"-DINSTRUCTIONS={name}")
+            jobs[f"{name}_norm"] = ("norm.c", *more, f"-DINSTRUCTIONS={name}_norm")
             jobs[f"{name}_step"] = ("step.c", *more, *EXACT, f"-DINSTRUCTIONS={name}_step")
         jobs |= {"kernels": ("kernels.c", *(["-DHAS_X86"] if sets else [])), "parallel": ("parallel.c",)}
         objects = [Path(folder) / f"{name}.o" for name in jobs]

@@ -77,13 +77,28 @@ class Step(Structure):
     )
 
 
+class Norm(Structure):
+    """The structure of the same name in c/norm.h."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("images", "channels", "pixels", "threads")),
+        *((name, c_void_p) for name in ("input", "weight", "bias", "output", "mean", "variance", "scale")),
+        ("epsilon", c_double),
+        *((name, c_void_p) for name in ("output_gradient", "input_gradient", "weight_gradient", "bias_gradient")),
+    )
+
+
+STRUCTURES = Size, KernelCall, Step, Norm
+"""In the order of `flipout_size_of` in c/kernels.c."""
+
+
 class Library:
     """The kernels in C: the functions of the shared library."""
 
     def __init__(self, path: Path) -> None:
         library = ctypes.CDLL(str(path))
         size = getattr(library, "flipout_size_of", lambda number: 0)  # of a structure: see c/kernels.c
-        if [size(number) for number in range(3)] != [ctypes.sizeof(each) for each in (Size, KernelCall, Step)]:
+        if [size(number) for number in range(len(STRUCTURES))] != [ctypes.sizeof(each) for each in STRUCTURES]:
             raise OSError(f"{path} was built from another version of the kernels")
         self._scratch_size, self._run = library.flipout_scratch_size, library.flipout_run
         self._gather = library.flipout_gather
@@ -94,6 +109,8 @@ class Library:
         self._choose.argtypes, self._choose.restype = (c_char_p,), c_int
         self.step_loop = library.flipout_step
         self.step_loop.argtypes, self.step_loop.restype = (c_void_p, c_int), None
+        self.norm = library.flipout_norm
+        self.norm.argtypes, self.norm.restype = (POINTER(Norm),), None
         self._team = library.flipout_team
         self._team.argtypes, self._team.restype = (c_void_p,), None
         self.use_threads_of_torch(True)

@@ -38,11 +38,7 @@ class SparseConvolutionFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = gradients
-        if torch.is_grad_enabled():
-            raise RuntimeError(
-                "sparse kernels compute first derivatives only, and create_graph=True asks for second ones: call "
-                "pruner.sparse_kernels.remove(), or train without sparse kernels"
-            )
+        refuse_second_derivatives()
         images, *weights = ctx.saved_tensors
         of_images, of_weight, of_bias = ctx.needs_input_grad[:3]
         images_gradient, weight_gradient = convolve_backward(
@@ -54,6 +50,15 @@ class SparseConvolutionFunction(torch.autograd.Function):
             weight_gradient = dense_weight_gradient(gradient, images, weights[0], ctx.convolution)
         bias_gradient = gradient.sum((0, 2, 3)) if of_bias else None
         return images_gradient, weight_gradient, bias_gradient, None, None, None, None
+
+
+def refuse_second_derivatives() -> None:
+    """Raise an error in a backward pass that is recorded."""
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            "sparse kernels compute first derivatives only, and create_graph=True asks for second ones: call "
+            "pruner.sparse_kernels.remove(), or train without sparse kernels"
+        )
 
 
 def dense_weight_gradient(gradient: Tensor, images: Tensor, weight: Tensor, convolution: Convolution) -> Tensor:

@@ -12,10 +12,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from .coupling import PrunerLike, is_compiled, prunable_layers
+from .batch_norms import BatchNormComputation
+from .coupling import PrunerLike, is_compiled, prunable_layers, unwrapped_model
 from .library import find_kernels, has_kernels
 from .saved_kernels import SavedKernels, read_saved
-from .sparse_modules import SparseComputation, can_be_sparse, make_dense, make_sparse
+from .sparse_modules import NORM_CLASSES, SparseComputation, can_be_sparse, exchange_class, give_class_back
 from .sparse_pattern import SparsePattern
 from .speed_table import SpeedTable
 
@@ -87,6 +88,9 @@ class SparseKernels(DenseLayers):
     where this machine has not done so before. When the mask of a layer changes, it becomes sparse or dense by that
     table, which is part of the state of the pruner.
 
+    While a layer is sparse, BatchNorm1d and BatchNorm2d modules compute with kernels too: torch's own are slow in the
+    order of numbers that sparse layers have.
+
     The gradient of a pruned weight is exactly 0 in a sparse layer. While the pruner reads the gradients of pruned
     weights, they are computed densely.
 
@@ -100,6 +104,8 @@ class SparseKernels(DenseLayers):
         self._keys: dict[str, tuple[str, str]] = {}  # see `SavedKernels`
         self._reasons: set[str] = set()
         self._layers: dict[str, SwitchedLayer] = {}
+        self._norms: list[nn.Module] = []
+        self._norm = BatchNormComputation()
         self._all_gradients: bool | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SparseKernels:
@@ -122,9 +128,13 @@ class SparseKernels(DenseLayers):
         for name, module in prunable_layers(pruner).items():
             if can_be_sparse(module):
                 computation = SparseComputation(self._report)
-                make_sparse(module, computation)
+                exchange_class(module, computation)
                 self._layers[name] = SwitchedLayer(module, computation)
-        self._give_back = weakref.finalize(pruner, _make_all_dense, self._layers.values())
+        if self._layers:
+            self._norms = [module for module in unwrapped_model(pruner.model).modules() if type(module) in NORM_CLASSES]
+        for module in self._norms:
+            exchange_class(module, self._norm)
+        self._give_back = weakref.finalize(pruner, _make_all_dense, self._layers.values(), self._norms)
         self._give_back.atexit = False
         self.update()
 
@@ -140,11 +150,12 @@ class SparseKernels(DenseLayers):
             if name in self._keys and (all_gradients != self._all_gradients or layer.has_other(mask)):
                 self._decide(layer, mask, self._keys[name][all_gradients])
         self._all_gradients = all_gradients
+        self._norm.active = any(layer.computation.pattern is not None for layer in self._layers.values())
 
     def remove(self) -> None:
         if self._layers:
             self._give_back()
-        self._layers = {}
+        self._layers, self._norms = {}, []
 
     def saved(self) -> str:
         return SavedKernels(self.table.densities, self._keys).as_text()
@@ -183,7 +194,9 @@ class SparseKernels(DenseLayers):
             warnings.warn(f"layers compute densely: {reason}", SparseKernelsWarning, stacklevel=2)
 
 
-def _make_all_dense(layers: Iterable[SwitchedLayer]) -> None:
+def _make_all_dense(layers: Iterable[SwitchedLayer], norms: Iterable[nn.Module]) -> None:
     for layer in layers:
         layer.computation.pattern = None
-        make_dense(layer.module)
+        give_class_back(layer.module)
+    for norm in norms:
+        give_class_back(norm)

@@ -1,7 +1,7 @@
-"""Subclasses of torch's layers that compute with the kept weights.
+"""Subclasses of torch's modules: layers that compute with the kept weights, and the batch norms between them.
 
-The class of a layer is exchanged. It stays the same object, with the same parameters and hooks. A copy or a pickle of
-it is an ordinary layer.
+The class of a module is exchanged. It stays the same object, with the same parameters and hooks. A copy or a pickle of
+it is an ordinary module.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .batch_norms import BatchNormComputation
 from .geometry import Convolution, Pair
 from .sparse_function import SparseConvolutionFunction
 from .sparse_pattern import SparsePattern
 
 ATTRIBUTE = "_sparse_computation"
-"""The attribute of a layer that holds its `SparseComputation`. It is in no `state_dict`."""
+"""The attribute of a module that holds how it computes. It is in no `state_dict`."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def _is_channels_last(images: Tensor) -> bool:
     return not images.is_contiguous() and images.is_contiguous(memory_format=torch.channels_last)
 
 
-class _SparseLayer(nn.Module):
+class _Exchanged(nn.Module):
     """What the subclasses share."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -145,57 +146,59 @@ class _SparseLayer(nn.Module):
         state = {name: value for name, value in self.__dict__.items() if name != ATTRIBUTE}
         return copyreg._reconstructor, (DENSE_CLASSES[type(self)], object, None), state  # type: ignore[attr-defined]
 
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        output: Tensor | None = self.__dict__[ATTRIBUTE].output(self, input)
+        return super().forward(input) if output is None else output
+
 
 # torch.fx takes a layer as a whole if its class says that it is torch's own.
 
 
-class SparseLinearLayer(_SparseLayer, nn.Linear):
+class SparseLinearLayer(_Exchanged, nn.Linear):
     __module__ = nn.Linear.__module__
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
-        output = self.__dict__[ATTRIBUTE].output(self, input)
-        return super().forward(input) if output is None else output
 
-
-class SparseConv1d(_SparseLayer, nn.Conv1d):
+class SparseConv1d(_Exchanged, nn.Conv1d):
     __module__ = nn.Conv1d.__module__
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
-        output = self.__dict__[ATTRIBUTE].output(self, input)
-        return super().forward(input) if output is None else output
 
-
-class SparseConv2d(_SparseLayer, nn.Conv2d):
+class SparseConv2d(_Exchanged, nn.Conv2d):
     __module__ = nn.Conv2d.__module__
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
-        output = self.__dict__[ATTRIBUTE].output(self, input)
-        return super().forward(input) if output is None else output
+
+class FastBatchNorm1d(_Exchanged, nn.BatchNorm1d):
+    __module__ = nn.BatchNorm1d.__module__
 
 
-SPARSE_CLASSES: dict[type, type] = {
+class FastBatchNorm2d(_Exchanged, nn.BatchNorm2d):
+    __module__ = nn.BatchNorm2d.__module__
+
+
+LAYER_CLASSES: dict[type, type] = {
     nn.Linear: SparseLinearLayer,
     nn.Conv1d: SparseConv1d,
     nn.Conv2d: SparseConv2d,
 }
-DENSE_CLASSES = {sparse: dense for dense, sparse in SPARSE_CLASSES.items()}
+NORM_CLASSES: dict[type, type] = {nn.BatchNorm1d: FastBatchNorm1d, nn.BatchNorm2d: FastBatchNorm2d}
+FAST_CLASSES = LAYER_CLASSES | NORM_CLASSES
+DENSE_CLASSES = {fast: dense for dense, fast in FAST_CLASSES.items()}
 
 
 def can_be_sparse(layer: nn.Module) -> bool:
     """Whether the kernels can compute a layer. A subclass may compute something else."""
-    if type(layer) not in SPARSE_CLASSES:
+    if type(layer) not in LAYER_CLASSES:
         return False
     return isinstance(layer, nn.Linear) or bool(layer.groups == 1 and layer.padding_mode == "zeros")
 
 
-def make_sparse(layer: nn.Module, computation: SparseComputation) -> None:
-    """Exchange the class of a layer."""
-    layer.__dict__[ATTRIBUTE] = computation
-    layer.__class__ = SPARSE_CLASSES[type(layer)]
+def exchange_class(module: nn.Module, computation: SparseComputation | BatchNormComputation) -> None:
+    """Let a module compute with the kernels where they can."""
+    module.__dict__[ATTRIBUTE] = computation
+    module.__class__ = FAST_CLASSES[type(module)]
 
 
-def make_dense(layer: nn.Module) -> None:
-    """Give a layer its own class back."""
-    if type(layer) in DENSE_CLASSES:
-        layer.__class__ = DENSE_CLASSES[type(layer)]
-        del layer.__dict__[ATTRIBUTE]
+def give_class_back(module: nn.Module) -> None:
+    """Give a module its own class back."""
+    if type(module) in DENSE_CLASSES:
+        module.__class__ = DENSE_CLASSES[type(module)]
+        del module.__dict__[ATTRIBUTE]
