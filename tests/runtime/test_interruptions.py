@@ -205,6 +205,8 @@ def ctrl_c() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+# The signal may come while a generator of torch is closed, where Python ignores exceptions.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("seed", range(3))
 def test_ctrl_c_at_any_moment(seed: int) -> None:
