@@ -190,10 +190,7 @@ COLUMNS = {
 
 def as_table(rows: list[Row]) -> str:
     """The rows as a table of Markdown."""
-    others = (
-        {"torch_pruning": "Torch-Pruning: multiply-adds left"} if any("torch_pruning" in row for row in rows) else {}
-    )
-    columns = COLUMNS | others
+    columns = COLUMNS | ({"torch_pruning": "Torch-Pruning"} if any("torch_pruning" in row for row in rows) else {})
     lines = [f"| architecture | {' | '.join(columns.values())} |", "|---" * (1 + len(columns)) + "|"]
     for row in rows:
         cells = [_cell(row.get(key, "")) for key in columns]

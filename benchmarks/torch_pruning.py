@@ -51,22 +51,21 @@ def _stop(number: int, frame: Any) -> None:
 def _search(
     model: nn.Module, graph: ChannelGraph, inputs: dict[str, Tensor], loss_of: Callable[[Any], Tensor]
 ) -> str | float:
-    low, high, best, narrower, problem = 0.0, 1.0, 1.0, False, ""
+    low, high, best, narrower, failed = 0.0, 1.0, 1.0, False, False
     for _ in range(TRIALS):
         ratio = (low + high) / 2
         try:
             left, fewer = _left(model, graph, inputs, ratio, loss_of)
         except TimeoutError:
             raise
-        except Exception as error:  # any error of the package, or of the network that it returns
-            problem = f"{type(error).__name__}"
-            high = ratio
+        except Exception:  # any error of the package, or of the network that it returns
+            failed, high = True, ratio
             continue
         if abs(left - 0.5) < abs(best - 0.5):
             best, narrower = left, fewer
         low, high = (ratio, high) if left > 0.5 else (low, ratio)
-    if best == 1 and problem:
-        return f"fails ({problem})"
+    if best == 1 and failed:
+        return "fails"
     return f"{best:.0%}, narrower output" if narrower else round(best, 3)
 
 
