@@ -123,7 +123,9 @@ def describe_run(settings: Settings) -> str:
     """A run in a few words: the network, the method with its options, the sparsity and the seed."""
     given = [f"{name} {shown(value)}" for name, value in settings.given_options.items()]
     pruned = "" if settings.sparsity is None else f"{settings.sparsity:.4%} pruned"
-    return ", ".join(filter(None, [f"{settings.model} {settings.method}", *given, pruned, f"seed {settings.seed}"]))
+    width = "" if settings.width == 1 else f"width {settings.width:g}"
+    what = f"{settings.model} {settings.method}", width, *given, pruned, f"seed {settings.seed}"
+    return ", ".join(filter(None, what))
 
 
 def _describe_end(update: JobUpdate) -> str:
