@@ -41,6 +41,7 @@ NOTES = (
     f"compacted network on one thread, with {BATCH} images, as a share of that of the whole network in the same run. "
     "The dense networks have fewer channels in every layer, and were trained from scratch for as many epochs.",
 )
+DENSE = "Dense, trained at this size"
 NAMES = {0.5: "a half", 0.25: "a quarter", 0.125: "an eighth"}
 
 
@@ -52,37 +53,40 @@ def networks_in_channels(runs: Iterable[Record]) -> dict[str, list[Record]]:
     return {title: group for title, group in whole.items() if any(run.is_pruned for run in group)}
 
 
-def channels_table(title: str, runs: Sequence[Record]) -> Table:
-    """One row for each method and size: what is left, the time of a call, the accuracy, and minus a dense network."""
-    total = _multiply_adds(_widest(runs))[0]
-    levels = sorted({1 - s for run in runs if run.is_pruned and (s := run.settings.sparsity) is not None}, reverse=True)
+def by_size(runs: Sequence[Record]) -> dict[tuple[float, str], list[Record]]:
+    """The runs of a network by the share of its multiply-adds that they were to keep, and by what was done.
 
-    def share(run: Record) -> float:
-        dense, kept = _multiply_adds(run)
-        return (kept if run.is_pruned else dense) / total
+    A dense network counts to the share that is closest to its own.
+    """
+    levels = sorted({1 - s for run in runs if run.is_pruned and (s := run.settings.sparsity) is not None}, reverse=True)
+    total = _multiply_adds(_widest(runs))[0]
 
     def level(run: Record) -> float:
         if run.is_pruned and run.settings.sparsity is not None:
             return 1 - run.settings.sparsity
-        return min((1.0, *levels), key=lambda each: abs(math.log(each / share(run))))
+        return min((1.0, *levels), key=lambda each: abs(math.log(each / _share(run, total))))
 
-    sized = grouped(runs, lambda run: (level(run), _label(run)))
+    groups = grouped(runs, lambda run: (level(run), _label(run)))
+    return dict(sorted(groups.items(), key=lambda group: -group[0][0]))
+
+
+def channels_table(title: str, runs: Sequence[Record]) -> Table:
+    """One row for each method and size: what is left, the time of a call, the accuracy, and minus a dense network."""
+    sized, total = by_size(runs), _multiply_adds(_widest(runs))[0]
     rows = []
-    for size, label in sorted(sized, key=lambda key: -key[0]):
-        group = sized[size, label]
-        dense = [run for run in runs if not run.is_pruned and level(run) == size]
+    for (size, label), group in sized.items():
         cell = cell_of(group)
-        difference = cell.minus(cell_of(dense))
+        difference = cell.minus(cell_of(sized.get((size, DENSE), [])))
         times = [each for run in group if (each := (run.result or {}).get("call_time")) is not None]
         rows.append(
             [
                 NAMES.get(size, "all" if size == 1 else f"{size:.3g}"),
                 label,
                 str(cell.seeds),
-                f"{fmean(share(run) for run in group):.1%}",
+                f"{fmean(_share(run, total) for run in group):.1%}",
                 f"{fmean(times):.2f}" if times else "",
                 str(cell),
-                bold_if(difference, difference.is_significant) if group != dense and difference.values else "",
+                bold_if(difference, difference.is_significant) if label != DENSE and difference.values else "",
             ]
         )
     return Table(title, HEADING, rows, NOTES, texts=(0, 1))
@@ -136,8 +140,13 @@ def _multiply_adds(run: Record) -> tuple[int, int]:
     return counts["dense"], counts["nonzero"]
 
 
+def _share(run: Record, total: int) -> float:
+    dense, kept = _multiply_adds(run)
+    return (kept if run.is_pruned else dense) / total
+
+
 def _label(run: Record) -> str:
     if not run.is_pruned:
-        return "Dense, trained at this size"
+        return DENSE
     layers = ", the same share of every layer" if run.settings.option("scope") == "layer" else ""
     return f"{method_title(run.settings.method)}{layers}"

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..tables import Table, bold_if
+from .channels import DENSE, NAMES, by_size, networks_in_channels
 from .labels import percent
 from .lead import EARLY, Choice, choices, lead_figure
 from .one_shot import complete, one_shot_networks
 from .records import Record
-from .seed_statistics import Cell, cells, dense_cell, holm
+from .seed_statistics import Cell, cell_of, cells, dense_cell, holm
 
 HEADING = ("you have", "use", "accuracy", "it costs, in points of accuracy")
 NOTE = (
@@ -32,6 +33,7 @@ def recommendation_table(title: str, runs: Sequence[Record]) -> Table | None:
         for choice in choices(runs).get(lead.network, ())
         if choice.gain.interval is not None
     ]
+    rows += _channels(lead.network, runs)
     if (found := _one_shot(lead.network, runs, dense)) is not None:
         sparsity, cell = found
         use = f"`flipout.prune`, up to {percent(sparsity)} (Optimal Brain Surgeon)"
@@ -51,6 +53,25 @@ def _best(choice: Choice) -> Cell:
     if choice.gain.is_negative:
         return choice.magnitude
     return choice.others[EARLY] if choice.early.is_negative else choice.flipout
+
+
+def _channels(network: str, runs: Sequence[Record]) -> list[tuple[str, str, Cell]]:
+    """For each size the highest mean of what was pruned in channels; a dense network of the size if that is better."""
+    of_network = networks_in_channels(runs).get(network)
+    sized = by_size(of_network) if of_network else {}
+    found = {key: cell for key, group in sized.items() if (cell := cell_of(group)).seeds > 2}
+    rows = []
+    for size in sorted({size for size, _ in found} & NAMES.keys(), reverse=True):
+        of_size = {label: cell for (other, label), cell in found.items() if other == size}
+        dense = of_size.pop(DENSE, None)
+        if not of_size:
+            continue
+        use, cell = max(of_size.items(), key=lambda item: item[1].mean)
+        use = f"{use}, in channels"
+        if dense is not None and cell.minus(dense).is_negative:
+            use, cell = "a dense network of that size", dense
+        rows.append((f"a network that may do {NAMES[size]} of the multiply-adds", use, cell))
+    return rows
 
 
 def _one_shot(network: str, runs: Sequence[Record], dense: Cell) -> tuple[float, Cell] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flipout_lab.reports.recommendation import recommendation_table
+from tests.lab.reports.test_channels import CHANNELS, sized
 from tests.lab.reports.test_lead import runs
 
 
@@ -39,6 +40,20 @@ def test_one_shot_pruning_is_recommended_up_to_what_costs_less_than_a_point() ->
     assert "70 %" in row[1]
     assert row[2].startswith("80.50")
     assert "50 %" in table(*gradual, one_shot([20, 21, 22], 0.5), one_shot([10, 11, 12], 0.7))[-1][1]
+
+
+def test_the_best_way_to_a_smaller_network_is_recommended_for_each_size() -> None:
+    gradual = DENSE, MAGNITUDE, runs("flipout", [74, 75.1, 76])
+    whole = sized("dense", [80, 81, 82.1], 1000, 1000, sparsity=0.0)
+    half = sized("flipout", [77, 78.1, 79], 1000, 499, sparsity=0.5, **CHANNELS)
+    layers = sized("flipout", [76, 77, 78], 1000, 499, sparsity=0.5, scope="layer", **CHANNELS)
+    smaller = sized("dense", [74, 75, 76], 490, 490, sparsity=0.0, width=0.7)
+    row = table(*gradual, whole, half, layers, smaller)[-1]
+    assert "half" in row[0]
+    assert (row[1], row[2]) == ("FlipOut, in channels", "78.03 ± 1.00")
+    better = sized("dense", [79, 80.2, 81], 490, 490, sparsity=0.0, width=0.7)
+    assert "dense" in table(*gradual, whole, half, better)[-1][1]
+    assert len(table(*gradual, whole, half[:2])) == len(table(*gradual))
 
 
 def test_nothing_is_recommended_without_a_dense_network_or_with_few_seeds() -> None:
