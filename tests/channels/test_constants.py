@@ -81,6 +81,13 @@ def test_a_layer_that_has_none_gets_a_bias() -> None:
     torch.testing.assert_close(small(x), model(x))
 
 
+def test_a_batch_norm_before_the_first_layer() -> None:
+    model = nn.Sequential(nn.BatchNorm2d(2), *stacked(nn.BatchNorm2d(4))).eval().double()
+    small = compact(model, X)
+    assert [layer.outputs for layer in small.compaction.layers] == [(4, 2), (3, 3)]  # type: ignore[union-attr]
+    torch.testing.assert_close(small(X), model(X))
+
+
 def test_slopes_of_channels() -> None:
     model = stacked(nn.PReLU(4))
     small = compact(model, X)

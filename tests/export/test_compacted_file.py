@@ -84,6 +84,22 @@ def test_a_file_restores_the_network_and_it_trains_on(small: Any, tmp_path: Path
     assert torch.equal(later(EXAMPLE), again.eval()(EXAMPLE))
 
 
+def test_a_bias_that_compaction_has_given_a_layer_may_have_lost_channels(tmp_path: Path) -> None:
+    def build() -> nn.Sequential:
+        torch.manual_seed(0)
+        layers = nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 6, bias=False), nn.Tanh(), nn.Linear(6, 2)
+        return nn.Sequential(*layers)
+
+    model, x = build().eval(), torch.randn(4, 3)
+    nn.init.zeros_(model.get_parameter("0.weight")[:4])
+    nn.init.zeros_(model.get_parameter("2.weight")[:3, 4])
+    compacted = export.compact(model, x)
+    assert compacted.get_parameter("2.bias").shape == (3,)
+    export.save_compacted(compacted, tmp_path / "small.safetensors")
+    again = export.load_compacted(tmp_path / "small.safetensors", build).eval()
+    assert torch.equal(again(x), compacted(x))
+
+
 def test_a_network_that_is_compacted_again_knows_its_first_indices(small: Any, tmp_path: Path) -> None:
     twice: Any = pickle.loads(pickle.dumps(small))
     prune(twice, 0.3)

@@ -17,7 +17,7 @@ import flipout
 from flipout.forms.hidden import enter, leave, set_limits, slowed
 from flipout.views.view import whole
 from tests.forms.trainings import STEPS, hidden, magnitude
-from tests.helpers import batches, cross_entropy, mlp, sgd
+from tests.helpers import batches, cross_entropy, mlp, sgd, train
 
 
 def slots_for(values: Tensor, mask: Tensor, *, smooth: bool) -> dict[str, Tensor]:
@@ -234,3 +234,31 @@ def test_the_learning_rate_is_limited_while_the_last_choices_are_made() -> None:
     )
     assert third.weight not in slowed(torch.optim.SGD(groups), 0.3)
     assert not slowed(torch.optim.AdamW(first.parameters()), 0.3)
+
+
+def test_the_learning_rate_is_limited_in_odd_groups_of_an_optimizer() -> None:
+    """Groups without parameters, a tensor with one element as learning rate, and no momentum."""
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+    lr = torch.tensor([0.5])
+    groups: list[dict[str, Any]] = [{"params": []}, {"params": [first.weight], "lr": lr}, {"params": [second.weight]}]
+    optimizer = torch.optim.SGD(groups, lr=0.5)
+    optimizer.param_groups[2]["momentum"] = None
+    factors = slowed(optimizer, 0.1)
+    assert [factors[module.weight].shape for module in (first, second)] == [(), ()]
+    assert [float(factors[module.weight]) for module in (first, second)] == pytest.approx([0.2, 0.2])
+
+
+@pytest.mark.parametrize("width", [16, 1500])
+def test_a_tensor_with_one_element_as_learning_rate_trains_as_the_number(width: int) -> None:
+    """With small weights, which are gathered, and with large ones, whose gradients a loop in C limits."""
+    found = []
+    for rate in (0.5, torch.tensor([0.5])):
+        torch.manual_seed(0)
+        first, last = nn.Linear(12, width), nn.Linear(width, 4)
+        model = nn.Sequential(first, nn.ReLU(), last)
+        groups = [dict[str, Any](params=first.parameters(), lr=rate), dict[str, Any](params=last.parameters(), lr=0.5)]
+        optimizer = torch.optim.SGD(groups)
+        magnitude(model, optimizer)
+        train(model, optimizer, STEPS)
+        found.append(first.weight.detach())
+    torch.testing.assert_close(found[1], found[0])

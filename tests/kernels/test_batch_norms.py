@@ -21,6 +21,7 @@ from .networks import batch, pruned, step
 SHAPES = st.one_of(
     st.tuples(st.integers(1, 9), st.integers(1, 6), st.integers(4, 9), st.integers(4, 9)),
     st.tuples(st.integers(1, 9), st.integers(1, 6), st.integers(16, 70)),
+    st.tuples(st.integers(1, 2), st.integers(1, 2), st.integers(1000, 2100)),
 )
 OPTIONS = st.fixed_dictionaries(
     {"affine": st.booleans(), "momentum": st.sampled_from([0.1, 1.0, None]), "track_running_stats": st.booleans()}
@@ -65,6 +66,20 @@ def test_outputs_gradients_and_statistics_are_those_of_torch(
         torch.testing.assert_close(found.grad.double(), expected.grad, rtol=1e-3, atol=1e-2)
     for name, expected in plain.named_buffers():
         torch.testing.assert_close(fast.get_buffer(name).to(expected.dtype), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("deviation", [0.0, 0.01, 1.0])
+def test_large_images_with_a_large_mean_are_normalized_precisely(deviation: float) -> None:
+    torch.manual_seed(0)
+    shape = 2, 1, 256, 256
+    plain, fast = norms(shape)
+    x = torch.randn(shape) * deviation + 1000.1
+    expected, found = plain.double()(x.double()), fast(x)
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=0.01)
+    torch.testing.assert_close(fast.running_mean.double(), plain.running_mean, rtol=1e-6, atol=0)
+    for output in (expected, found):
+        output.backward(torch.full_like(output, 0.1))
+    assert fast.bias.grad.double() == pytest.approx(plain.bias.grad, rel=1e-6)
 
 
 def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,6 +133,8 @@ def test_other_inputs_are_left_to_torch(x: Tensor) -> None:
 
 
 def test_errors_are_those_of_torch() -> None:
+    with pytest.raises((IndexError, RuntimeError)):
+        norms((4, 0, 6, 6))[1](torch.randn(4, 0, 6, 6))
     _, norm = norms((4, 3, 6, 6))
     with pytest.raises(ValueError, match="4D"):
         norm(torch.randn(4, 3, 40))

@@ -142,6 +142,7 @@ class ConstantFlow(Flow):
 
     def _add_unread(self, outputs: list[Tensor]) -> None:
         marks = {node: self.values[node].factors[0] for node in self.constants}
+        marks = {node: each for node, each in marks.items() if each.requires_grad}  # a norm may come before all layers
         if not outputs or not marks:
             return
         wanted = torch.autograd.grad(outputs, list(marks.values()), allow_unused=True)

@@ -153,6 +153,8 @@ def _indices(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Indic
         dim, _, name = key.removeprefix(INDEX).partition(":")
         if not key.startswith(INDEX) or not dim.isdecimal():
             raise CompactedFileError(f"it has an entry {key!r}, which is neither a tensor nor its indices")
+        if _is_added(model, name):
+            continue
         if name not in here or int(dim) >= here[name].ndim:
             raise CompactedFileError(f"it has indices of dimension {dim} of {name}, which the network does not have")
         size = here[name].shape[int(dim)]
@@ -162,6 +164,13 @@ def _indices(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Indic
             raise CompactedFileError(f"the indices of dimension {dim} of {name} are not those of {size:,} channels")
         found.setdefault(name, [None] * here[name].ndim)[int(dim)] = index
     return {name: tuple(dims) for name, dims in found.items()}
+
+
+def _is_added(model: nn.Module, name: str) -> bool:
+    """Whether a tensor is a bias that folded constants have given a layer, which has none in this model."""
+    path, _, last = name.rpartition(".")
+    owner = dict(model.named_modules()).get(path)
+    return owner is not None and owner._parameters.get(last, model) is None
 
 
 def _checked_attributes(model: nn.Module, attributes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -207,13 +216,11 @@ def _fill(model: nn.Module, tensors: Mapping[str, Tensor], same: Mapping[str, An
             raise CompactedFileError(f"it says that {name} is the same tensor as {other}, which it does not have")
     expected = {name: value for name, value in model.state_dict(keep_vars=True).items() if isinstance(value, Tensor)}
     for name in state.keys() - expected.keys():
-        path, _, last = name.rpartition(".")
-        owner = dict(model.named_modules()).get(path)
-        if owner is None or owner._parameters.get(last, model) is not None:
+        if not _is_added(model, name):
             raise CompactedFileError(f"it has a tensor {name}, which the network does not have")
-        parameter = nn.Parameter(torch.empty_like(state[name]))  # a bias that folded constants have given a layer
-        owner.register_parameter(last, parameter)
-        expected[name] = parameter
+        path, _, last = name.rpartition(".")
+        expected[name] = parameter = nn.Parameter(torch.empty_like(state[name]))
+        model.get_submodule(path).register_parameter(last, parameter)
     for name, tensor in expected.items():
         saved = state.get(same.get(name, name))
         if saved is None:

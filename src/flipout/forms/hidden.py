@@ -97,10 +97,11 @@ def slowed(optimizer: torch.optim.Optimizer, limit: float) -> dict[Tensor, Tenso
     """The parameters whose learning rate, divided by 1 - momentum, is above a limit, with the limit over that."""
     factors: dict[Tensor, Tensor] = {}
     for group in optimizer.param_groups:
-        rate, highest = group.get("lr"), limit * (1 - group.get("momentum", 0.0))
+        rate, highest = group.get("lr"), limit * (1 - (group.get("momentum") or 0.0))
         if isinstance(rate, Tensor):  # reading it would wait for the accelerator
-            factors |= dict.fromkeys(group["params"], (highest / rate.detach().float()).clamp(max=1.0))
-        elif rate is not None and rate > highest:
+            factor = (highest / rate.detach().float().view(())).clamp(max=1.0)
+            factors |= dict.fromkeys(group["params"], factor)
+        elif rate is not None and rate > highest and group["params"]:
             factor = torch.full((), highest / rate, dtype=torch.float32, device=group["params"][0].device)
             factors |= dict.fromkeys(group["params"], factor)
     return factors

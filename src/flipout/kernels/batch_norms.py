@@ -90,7 +90,7 @@ def _fits(norm: _BatchNorm, x: Tensor) -> bool:
     return (
         type(x) is Tensor
         and x.ndim > 2
-        and len(x) > 0
+        and x.numel() > 0
         and math.prod(x.shape[2:]) >= FEWEST_PIXELS
         and all(each.shape == x.shape[1:2] for each in of_channels)  # torch raises the error
         and all(each.device.type == "cpu" and each.dtype == torch.float32 for each in (x, *of_channels))
