@@ -210,6 +210,11 @@ class Call:
     def several(self) -> bool:
         return isinstance(self.node.meta.get("val"), list | tuple)
 
+    def result(self, values: Iterable[Value]) -> Result:
+        """The results of the operation; the first one alone if it has no others."""
+        found = list(values)
+        return found if self.several else found[0]
+
     @property
     def place(self) -> str:
         """Where the operation is, for notes."""

@@ -11,10 +11,7 @@ def batch_norm(call: Call) -> Result:
     """Each channel by itself, with its own factor, shift and statistics."""
     value = call["input"]
     names = ("weight", "bias", "running_mean", "running_var")
-    result = _per_channel(call, value, names)
-    if not call.several:
-        return result
-    return [result, *(Value(shape) for shape in call.shapes[1:])]
+    return call.result([_per_channel(call, value, names), *map(Value, call.shapes[1:])])
 
 
 def _per_channel(call: Call, value: Value, names: tuple[str, ...]) -> Value:
@@ -45,7 +42,7 @@ def layer_norm(call: Call) -> Result:
         if (each := call.get(name)) is not None:
             call.fix(each.factors)
     result = Value(value.shape, call.collapse(value.factors, list(range(first, len(value.shape)))))
-    return [result, *(Value(shape) for shape in call.shapes[1:])] if call.several else result
+    return call.result([result, *map(Value, call.shapes[1:])])
 
 
 def group_norm(call: Call) -> Result:

@@ -42,8 +42,7 @@ def cell(call: Call) -> Result:
     biases = [call[name] for name in ("b_ih", "b_hh") if call[name] is not None]
     weights = call["w_ih"], call["w_hh"]
     _cell(call, numel(value.shape[:-1]), _features(call, value), weights, biases, hidden, hidden)
-    results = [_along_last(shape, hidden) for shape in call.shapes]
-    return results if call.several else results[0]
+    return call.result(_along_last(shape, hidden) for shape in call.shapes)
 
 
 def _new_units(call: Call, for_state: Value, projection: Value | None) -> tuple[Tensor, Tensor]:
