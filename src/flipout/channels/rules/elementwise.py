@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from ..labels import Factors, Value, dims_of
+from ..labels import Factors, Value, dims_of, vector_along
 from ..propagation import MEETS, Call, Result
 
 
@@ -41,12 +42,8 @@ def created(call: Call) -> Result:
 
 def filled(call: Call) -> Result:
     """A tensor of one value. It may have any size that the code gives it."""
-    factors = [
-        call.labels.new(size).view([-1 if other == dim else 1 for other in range(len(call.shape))])
-        for dim, size in enumerate(call.shape)
-        if size > 1
-    ]
-    return Value(call.shape, tuple(factors))
+    ndim, sizes = len(call.shape), enumerate(call.shape)
+    return Value(call.shape, tuple(vector_along(dim, ndim, call.labels.new(size)) for dim, size in sizes if size > 1))
 
 
 def nothing(call: Call) -> Result:
@@ -62,6 +59,12 @@ def aligned(value: Value, ndim: int) -> Value:
         (1,) * missing + value.shape,
         tuple(factor.reshape((1,) * missing + tuple(factor.shape)) for factor in value.factors),
     )
+
+
+def along(value: Value, dim: int, ndim: int) -> Value:
+    """A vector along one of several dimensions."""
+    shape = [value.shape[0] if each == dim else 1 for each in range(ndim)]
+    return value.moved(shape, partial(vector_along, dim, ndim))
 
 
 def combine(call: Call, values: Sequence[Value], shape: tuple[int, ...]) -> Value:

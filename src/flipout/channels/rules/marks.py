@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx
 
-from ..labels import Value
+from ..labels import Value, vector_along
 from ..propagation import Call, Result, Rule, tensors_in
 from . import contractions, elementwise, movement, norms
 from .table import rule_of
@@ -96,7 +96,7 @@ def batch_norm(call: Call) -> Result:
     if weight is not None and len(node.args) > 1:
         sizes = [value.shape[1]]
         factor = _nonzero(call, node.args[1], Value(weight.shape, (), weight.weight), sizes)
-        marks = marks * factor.reshape([-1 if dim == 1 else 1 for dim in range(marks.ndim)])
+        marks = marks * vector_along(1, marks.ndim, factor)
     return call.result([Value(call.shape, (marks,)), *map(Value, call.shapes[1:])])
 
 
@@ -169,12 +169,9 @@ def convolution(call: Call) -> Result:
     inputs = call.labels.joined(marks_of(value), others).flatten().expand(value.shape[dim]).reshape(groups, -1, 1)
     kernel = marks_of(weight)
     matrix = kernel.reshape(kernel.shape[:2]).expand(weight.shape[:2])
-    if contractions.is_transposed(call):
-        matrix = matrix.reshape(groups, -1, weight.shape[1]).transpose(1, 2)
-    else:
-        matrix = matrix.reshape(groups, -1, weight.shape[1])
-    marks = (matrix @ inputs).reshape([-1 if each == dim else 1 for each in range(len(call.shape))])
-    return result_of(call, [marks], source=False)
+    matrix = matrix.reshape(groups, -1, weight.shape[1])
+    outputs = (matrix.mT if contractions.is_transposed(call) else matrix) @ inputs
+    return result_of(call, [vector_along(dim, len(call.shape), outputs)], source=False)
 
 
 def part(value: Value, dim: int, chosen: range) -> Value:
