@@ -248,12 +248,17 @@ def peak_activation_bytes(network: nn.Module, inputs: tuple[Tensor, ...]) -> int
     return int(counter.peak)
 
 
-def dense_file_bytes(model: nn.Module) -> int:
-    """Return the size of a plain safetensors file with the network's state; tied tensors count once."""
+def dense_state(model: nn.Module) -> dict[str, Tensor]:
+    """Return copies of the tensors of a network's state for a plain safetensors file; tied ones once."""
     seen: dict[object, tuple[str, Tensor]] = {}
     for name, tensor in model.state_dict().items():
         seen.setdefault((tensor.data_ptr(), tensor.shape) if tensor.numel() else name, (name, tensor))
-    return len(to_safetensors({name: tensor.cpu().contiguous().clone() for name, tensor in seen.values()}))
+    return {name: tensor.cpu().contiguous().clone() for name, tensor in seen.values()}
+
+
+def dense_file_bytes(model: nn.Module) -> int:
+    """Return the size of a plain safetensors file with the network's state."""
+    return len(to_safetensors(dense_state(model)))
 
 
 def sparse_file_bytes(model: nn.Module) -> int:
