@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +20,7 @@ from ..channels.comparison import NamedExample, as_arguments, tensors_of
 from ..channels.live_paths import EffectiveWeights, count_effective, prunable_weights
 from ..channels.record import without_fast_paths
 from ..runtime import attachments
-from .sparse_file import save
+from .sparse_file import sparse_bytes
 
 aten = torch.ops.aten
 
@@ -263,10 +261,7 @@ def dense_file_bytes(model: nn.Module) -> int:
 
 def sparse_file_bytes(model: nn.Module) -> int:
     """Return the size of a sparse file with the network's state."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "net.safetensors"
-        save(model, path)
-        return path.stat().st_size
+    return len(sparse_bytes(model))
 
 
 def format_bytes(size: int) -> str:
