@@ -105,22 +105,17 @@ RESULTS_FORMAT = _format(
 )
 
 
-def check_format(content: Any, expected: Format, where: str, advice: str) -> None:
-    """Raise an error if content does not have a format. The error says where, what is wrong first, and the advice."""
+def parse_stored(text: str | bytes, expected: Format, where: str, advice: str) -> dict[str, Any]:
+    """Read JSON of a format. An error says where it is, what is wrong first, and the advice."""
     try:
+        content: dict[str, Any] = json.loads(text)
         expected.model_validate(content)
     except ValidationError as error:
         problem = error.errors()[0]
         key = ".".join(map(str, problem["loc"])) or "content"
         raise LabError(f"{where} is damaged ({key}: {problem['msg'].lower()}); {advice}") from None
-
-
-def parse_stored(text: str | bytes, expected: Format, where: str, advice: str) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise LabError(f"{where} is damaged ({error}); {advice}") from error
-    check_format(content, expected, where, advice)
     return content
 
 

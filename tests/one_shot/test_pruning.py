@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch.nn import functional
 
 import flipout
 from flipout.one_shot.layers import Moments, layers_of
+from flipout.one_shot.solvers import InverseRoot
 from flipout.weights import find_weights
 
 from .networks import Residual, images, nonzero, perceptron, vectors
@@ -259,13 +261,13 @@ def test_a_transposed_convolution_is_pruned() -> None:
 def test_a_wide_layer_has_a_block_diagonal_hessian(monkeypatch: pytest.MonkeyPatch) -> None:
     model = perceptron((12, 16))
     sizes: list[list[int]] = []
-    usual = Moments.hessians
+    usual = Moments.roots
 
-    def noted(self: Moments) -> list[Tensor]:
-        sizes.append([hessian.shape[-1] for hessian in usual(self)])
-        return usual(self)
+    def noted(self: Moments, damping: float, orders: Sequence[Tensor] = ()) -> list[InverseRoot]:
+        sizes.append([hessian.shape[-1] for hessian in self.hessians])
+        return usual(self, damping, orders)
 
-    monkeypatch.setattr(Moments, "hessians", noted)
+    monkeypatch.setattr(Moments, "roots", noted)
     report = flipout.prune(model, vectors(), sparsity=0.5, block=5)
     assert sizes[0] == [5, 5, 3]  # the last one with the bias
     assert report.sparsity == 0.5

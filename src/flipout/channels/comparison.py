@@ -52,9 +52,9 @@ def as_arguments(example_input: NamedExample) -> Arguments:
     return as_example(example_input), {}
 
 
-def tensors_of(arguments: Arguments) -> tuple[Tensor, ...]:
-    """All tensors among the arguments of a call, whatever they are nested in."""
-    return tuple(leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Tensor))
+def tensors_of(tree: Any) -> tuple[Tensor, ...]:
+    """All tensors in tuples, lists and dictionaries, such as the arguments of a call."""
+    return tuple(leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor))
 
 
 def examples_in(arguments: Arguments) -> int:
@@ -94,10 +94,15 @@ def output_leaves(output: Any) -> list[Any]:
     return found
 
 
+def output_tensors(output: Any) -> tuple[Tensor, ...]:
+    """Return all tensors of an output."""
+    return tuple(leaf for leaf in output_leaves(output) if isinstance(leaf, Tensor))
+
+
 def coarsest_epsilon(output: Any) -> float:
     """Return the largest machine epsilon among the floating-point tensors of an output."""
-    floats = (each for each in output_leaves(output) if isinstance(each, Tensor) and each.is_floating_point())
-    return max((torch.finfo(each.dtype).eps for each in floats), default=torch.finfo(torch.float64).eps)
+    floats = (each.dtype for each in output_tensors(output) if each.is_floating_point())
+    return max((torch.finfo(dtype).eps for dtype in floats), default=torch.finfo(torch.float64).eps)
 
 
 @torch.no_grad()

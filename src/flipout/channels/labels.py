@@ -49,6 +49,11 @@ def dims_of(factor: Tensor) -> list[int]:
     return [dim for dim, size in enumerate(factor.shape) if size > 1]
 
 
+def vector_along(dim: int, ndim: int, vector: Tensor) -> Tensor:
+    """A vector along one of several dimensions, of which the others have size one."""
+    return vector.reshape([-1 if each == dim else 1 for each in range(ndim)])
+
+
 def distinct(labels: Tensor) -> list[int]:
     """The labels of a tensor, each once, in order."""
     return sorted(set(labels.flatten().tolist()))

@@ -15,10 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils.parametrize import ParametrizationList
-from torch.utils import _pytree as pytree
 
 from ..modules import plain_name, unwrapped
-from .comparison import Arguments
+from .comparison import Arguments, tensors_of
 from .copies import UnsupportedNetworkError
 from .flow import Flow, connections
 from .record import Recording, record
@@ -87,8 +86,7 @@ def count_effective(
 
 def _recorded(network: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Recording:
     """Record a network. The random numbers of a running training are not changed."""
-    tensors = [each for each in pytree.tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
-    with torch.random.fork_rng(devices={each.device for each in tensors if each.is_cuda}):
+    with torch.random.fork_rng(devices={each.device for each in tensors_of((args, kwargs)) if each.is_cuda}):
         return record(network, args, kwargs, functional=True)
 
 

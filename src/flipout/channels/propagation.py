@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from .labels import FIXED, Factors, Labels, Value, dims_of, distinct
+from .labels import FIXED, Factors, Labels, Value, dims_of, distinct, vector_along
 from .norm_calls import NormCall
 from .record import Recording, line_of, module_of
 
@@ -133,9 +132,7 @@ class Propagation:
                 self.labels.new(size) if size > 1 else torch.full((size,), FIXED) for size in shape
             )
         factors = [
-            labels.view([-1 if other == dim else 1 for other in range(len(shape))])
-            for dim, labels in enumerate(self.tensors[name])
-            if len(labels) > 1
+            vector_along(dim, len(shape), labels) for dim, labels in enumerate(self.tensors[name]) if len(labels) > 1
         ]
         return Value(shape, tuple(factors), name)
 
@@ -210,6 +207,11 @@ class Call:
     def several(self) -> bool:
         return isinstance(self.node.meta.get("val"), list | tuple)
 
+    def result(self, values: Iterable[Value]) -> Result:
+        """The results of the operation; the first one alone if it has no others."""
+        found = list(values)
+        return found if self.several else found[0]
+
     @property
     def place(self) -> str:
         """Where the operation is, for notes."""
@@ -254,7 +256,3 @@ def tensors_in(tree: Any) -> list[Value]:
     if isinstance(tree, list | tuple):
         return [value for each in tree for value in tensors_in(each)]
     return []
-
-
-def numel(shape: tuple[int, ...]) -> int:
-    return math.prod(shape)

@@ -9,7 +9,7 @@ import logging
 import operator
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from ..modules import unwrapped
-from .comparison import output_leaves
+from .comparison import output_tensors
 from .copies import UnsupportedNetworkError, evaluation_copy, first_line
 from .structure import Structure
 
@@ -65,18 +65,17 @@ def record(
     if (known := _RECORDINGS.get((structure.text, functional))) is not None:
         return known[1]
     network = evaluation_copy(unwrapped(model)).cpu()
-    example = pytree.tree_map_only(Tensor, _on_cpu, copy.deepcopy((tuple(args), dict(kwargs or {}))))
+    example = pytree.tree_map_only(Tensor, Tensor.cpu, copy.deepcopy((tuple(args), dict(kwargs or {}))))
     try:
-        with torch.enable_grad(), without_cache(network), _without_fast_paths(), _without_printed_errors():
+        with torch.enable_grad(), without_cache(network), without_fast_paths(), _without_printed_errors():
             program = torch.export.export(_Flat(network), *example, strict=False)
             if functional and not is_functional(program.graph):
                 program = program.run_decompositions({})
     except Exception as error:  # the user's code may raise any error
         raise UnsupportedNetworkError(f"the network cannot be recorded ({_explained(error)})") from error
-    first: dict[int, str] = {}
-    for name, tensor in (*_named(network.named_parameters), *_named(network.named_buffers)):
-        first.setdefault(id(tensor), name)
-    tensors = dict((*_named(network.named_parameters), *_named(network.named_buffers)))
+    tensors: dict[str, Tensor] = dict(network.named_parameters(remove_duplicate=False))
+    tensors |= network.named_buffers(remove_duplicate=False)
+    first = {id(tensor): name for name, tensor in reversed(tensors.items())}
     nodes = {node.name: node for node in program.graph.nodes}
     names = {
         nodes[spec.arg.name]: first[id(tensors[spec.target.removeprefix(PREFIX)])]
@@ -107,10 +106,6 @@ def _keep(structure: Structure, recording: Recording, kinds: list[bool]) -> None
             del _RECORDINGS[old]
 
 
-def _on_cpu(tensor: Tensor) -> Tensor:
-    return tensor.cpu()
-
-
 def is_functional(graph: fx.Graph) -> bool:
     """Whether nothing reads a tensor after it was changed in place, except as the result of that operation."""
     order = {node: number for number, node in enumerate(graph.nodes)}
@@ -134,11 +129,6 @@ def _storage(node: Any) -> int:
     return int(value.untyped_storage()._cdata) if isinstance(value, Tensor) else -1
 
 
-def _named(names: Callable[..., Iterator[tuple[str, Tensor]]]) -> list[tuple[str, Tensor]]:
-    """Tensors by all of their names."""
-    return list(names(remove_duplicate=False))
-
-
 class _Flat(nn.Module):
     """Returns the tensors of a network's output, whatever they are nested in."""
 
@@ -148,7 +138,7 @@ class _Flat(nn.Module):
         self.training = network.training
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
-        return tuple(leaf for leaf in output_leaves(self.network(*args, **kwargs)) if isinstance(leaf, Tensor))
+        return output_tensors(self.network(*args, **kwargs))
 
 
 @contextlib.contextmanager
@@ -166,8 +156,8 @@ def without_cache(model: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _without_fast_paths() -> Iterator[None]:
-    """Let torch's attention modules run operation by operation."""
+def without_fast_paths() -> Iterator[None]:
+    """Let torch's attention modules and layers of transformers run operation by operation, and call their children."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -192,7 +182,12 @@ def _without_printed_errors() -> Iterator[None]:
 
 def line_of(node: fx.Node) -> str:
     """The place in the user's code that an operation was recorded at: `file.py:12`; empty if it is not known."""
-    frames = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+    return _last_line(node.meta.get("stack_trace") or "")
+
+
+def _last_line(trace: str) -> str:
+    """The last place in the user's code that a trace names: `file.py:12`; empty if there is none."""
+    frames = re.findall(r'File "([^"]+)", line (\d+)', trace)
     own = [frame for frame in frames if not any(part in frame[0] for part in PACKAGES)]
     return f"{own[-1][0].rpartition('/')[2]}:{own[-1][1]}" if own else ""
 
@@ -205,9 +200,7 @@ def module_of(node: fx.Node) -> str:
 
 def _explained(error: BaseException) -> str:
     """The reason of an error of torch.export, with the user's line if there is one."""
-    places = re.findall(r'File "([^"]+)", line (\d+)', str(error))
-    own = [place for place in places if not any(part in place[0] for part in PACKAGES)]
-    reason = first_line(error)
+    reason, line = first_line(error), _last_line(str(error))
     if "data-dependent" in str(error).lower() or "GuardOnDataDependent" in type(error).__name__:
         reason = "its control flow depends on data"
-    return f"{reason}, at {own[-1][0].rpartition('/')[2]}:{own[-1][1]}" if own else reason
+    return f"{reason}, at {line}" if line else reason

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save as to_safetensors
 from torch import Tensor, nn
 from torch._ops import OpOverload
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
-from ..channels.comparison import NamedExample, as_arguments
+from ..channels.comparison import NamedExample, as_arguments, tensors_of
 from ..channels.live_paths import EffectiveWeights, count_effective, prunable_weights
+from ..channels.record import without_fast_paths
 from ..runtime import attachments
-from .sparse_file import save
+from .sparse_file import sparse_bytes
 
 aten = torch.ops.aten
 
@@ -71,7 +68,7 @@ class MultiplyAdds:
 def count_multiply_adds(network: nn.Module, inputs: tuple[Tensor, ...]) -> MultiplyAdds:
     """Run a network once and count its multiply-adds, in total and without those that use a zero weight."""
     counter = _Counter(network, inputs)
-    with _without_fused_transformers(), counter:
+    with without_fast_paths(), counter:  # in a fused layer no product can be counted
         network(*inputs)
     return MultiplyAdds(counter.total, counter.total - counter.with_zero_weight, tuple(sorted(counter.not_counted)))
 
@@ -150,7 +147,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if result is not NotImplemented:
                 return result
         result = function(*args, **kwargs)
-        given = [each for each in pytree.tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        given = tensors_of((args, kwargs))
         if operation in FORMULAS:
             self._count(FORMULAS[operation](*args, **kwargs))
         elif operation in flop_registry:
@@ -170,7 +167,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.total += product.multiply_adds
             self.with_zero_weight += int(product.multiply_adds * max(shares, default=Fraction()))
 
-    def _may_multiply(self, function: Any, given: list[Tensor]) -> bool:
+    def _may_multiply(self, function: Any, given: Sequence[Tensor]) -> bool:
         """Return whether an operation without a formula may multiply a matrix of weights with data."""
         if isinstance(function, OpOverload):
             is_elementwise = torch.Tag.pointwise in function.tags
@@ -182,13 +179,12 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _is_weight(self, tensor: Tensor) -> bool:
         return tensor in self.weights and tensor not in self.data  # data may be written into a buffer
 
-    def _follow(self, given: list[Tensor], result: Any) -> None:
+    def _follow(self, given: Sequence[Tensor], result: Any) -> None:
         """Mark the results of an operation as data if it reads data, else as weights if it reads weights."""
         for storages in (self.data, self.weights):
             if any(each in storages for each in given):
-                for tensor in pytree.tree_leaves(result):
-                    if isinstance(tensor, Tensor):
-                        storages.add(tensor)
+                for tensor in tensors_of(result):
+                    storages.add(tensor)
                 return
 
 
@@ -208,17 +204,6 @@ class _Storages:
         return tensor.layout == torch.strided and tensor.untyped_storage()._cdata in self.keys
 
 
-@contextmanager
-def _without_fused_transformers() -> Iterator[None]:
-    """Turn off the fused kernel of a whole transformer layer, in which no product can be counted."""
-    enabled = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(enabled)
-
-
 class MemoryCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Adds up the memory of all tensors that are created while it is active and still exist."""
 
@@ -228,8 +213,8 @@ class MemoryCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
-        for tensor in pytree.tree_leaves(result):
-            if isinstance(tensor, Tensor) and tensor.layout == torch.strided:
+        for tensor in tensors_of(result):
+            if tensor.layout == torch.strided:
                 self.watch(tensor.untyped_storage())
         return result
 
@@ -261,20 +246,22 @@ def peak_activation_bytes(network: nn.Module, inputs: tuple[Tensor, ...]) -> int
     return int(counter.peak)
 
 
-def dense_file_bytes(model: nn.Module) -> int:
-    """Return the size of a plain safetensors file with the network's state; tied tensors count once."""
+def dense_state(model: nn.Module) -> dict[str, Tensor]:
+    """Return copies of the tensors of a network's state for a plain safetensors file; tied ones once."""
     seen: dict[object, tuple[str, Tensor]] = {}
     for name, tensor in model.state_dict().items():
         seen.setdefault((tensor.data_ptr(), tensor.shape) if tensor.numel() else name, (name, tensor))
-    return len(to_safetensors({name: tensor.cpu().contiguous().clone() for name, tensor in seen.values()}))
+    return {name: tensor.cpu().contiguous().clone() for name, tensor in seen.values()}
+
+
+def dense_file_bytes(model: nn.Module) -> int:
+    """Return the size of a plain safetensors file with the network's state."""
+    return len(to_safetensors(dense_state(model)))
 
 
 def sparse_file_bytes(model: nn.Module) -> int:
     """Return the size of a sparse file with the network's state."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "net.safetensors"
-        save(model, path)
-        return path.stat().st_size
+    return len(sparse_bytes(model))
 
 
 def format_bytes(size: int) -> str:

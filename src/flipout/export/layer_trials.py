@@ -10,7 +10,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from ..channels.comparison import describe_difference
 from ..channels.copies import has_hooks, independent_copy
-from ..kernels.direct_layers import direct_forms
+from ..kernels.direct_layers import direct_layer
 from ..kernels.fusion import fuse
 from ..text_table import table
 from .sparse_layers import SparseLayer, sparse_forms
@@ -156,8 +156,9 @@ def _equivalent_forms(layer: nn.Module, given: Tensor) -> dict[str, nn.Module]:
     """Return the sparse forms of a layer that run with this build of torch and have the same outputs."""
     expected = layer(given)
     working: dict[str, nn.Module] = {}
-    forms = direct_forms(layer)
-    if not forms or isinstance(layer, nn.Linear):  # a linear layer may have blocks
+    direct = direct_layer(layer)
+    forms: dict[str, nn.Module] = {} if direct is None else {"direct sparse": direct}
+    if direct is None or isinstance(layer, nn.Linear):  # a linear layer may have blocks
         forms |= sparse_forms(layer, given)
     for name, form in forms.items():
         try:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..channels.comparison import output_leaves
+from ..channels.comparison import output_tensors
 from ..runtime.batches import Batches
 from ..runtime.example_call import UnsuitableCallError, tensor_arguments
 
@@ -99,8 +99,7 @@ def agreement_of(network: nn.Module, run: Run, examples: Examples) -> Agreement:
     difference = power = largest = 0.0
     same = number = 0
     for inputs in examples:
-        expected = [each for each in output_leaves(network(*inputs)) if isinstance(each, Tensor)]
-        for ours, theirs in zip(expected, run(inputs), strict=True):
+        for ours, theirs in zip(output_tensors(network(*inputs)), run(inputs), strict=True):
             if not ours.is_floating_point():
                 continue
             off = ours.double() - theirs.double()

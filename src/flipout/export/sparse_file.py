@@ -44,6 +44,13 @@ def save(model: nn.Module | Mapping[str, Tensor], path: Path | str) -> None:
 
         >>> flipout.export.save(model, "net.safetensors")
     """
+    content = sparse_bytes(model)
+    with replacing(Path(path)) as temporary:
+        temporary.write_bytes(content)
+
+
+def sparse_bytes(model: nn.Module | Mapping[str, Tensor]) -> bytes:
+    """Return the content of a sparse file."""
     state = unwrapped(model).state_dict() if isinstance(model, nn.Module) else model
     if (name := quantized_entry(state)) is not None:
         raise TypeError(f"{name} is quantized, and a sparse file holds only plain tensors: export before quantizing")
@@ -67,8 +74,7 @@ def save(model: nn.Module | Mapping[str, Tensor], path: Path | str) -> None:
     index = torch.frombuffer(bytearray(json.dumps(entries, separators=(",", ":")).encode()), dtype=torch.uint8)
     data = torch.cat([torch.empty(0, dtype=torch.uint8), *parts])
     metadata = {"format": FORMAT, "version": VERSION, "sha256": checksum(index, data)}
-    with replacing(Path(path)) as temporary:
-        temporary.write_bytes(to_safetensors({"index": index, "data": data}, metadata))
+    return to_safetensors({"index": index, "data": data}, metadata)
 
 
 def _check(name: object, tensor: object) -> None:
@@ -90,7 +96,7 @@ def _warn_about_minus_zeros(name: str, tensor: Tensor) -> None:
         warnings.warn(
             f"{signed:,} zeros of {name} have a minus sign and are stored like any other value: to store plain zeros "
             f"instead, save {name} + 0",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

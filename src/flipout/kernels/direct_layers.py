@@ -158,12 +158,6 @@ def direct_layer(layer: nn.Module) -> nn.Module | None:
     return direct
 
 
-def direct_forms(layer: nn.Module) -> dict[str, nn.Module]:
-    """The direct sparse layer by its name, or nothing if the kernels cannot compute a layer."""
-    direct = direct_layer(layer)
-    return {} if direct is None else {"direct sparse": direct}
-
-
 def with_clip(layer: nn.Module) -> None:
     """Make the ReLU after a layer a part of it."""
     layer.__dict__[ATTRIBUTE] = DirectComputation(layer, clip=True)

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 Pair = tuple[int, int]
 
@@ -128,6 +129,13 @@ class Convolution:
         inputs, outputs = self.channels
         phases = self.phases[0] * self.phases[1]
         return bool(max(inputs * phases * self.input.plane, outputs * self.output.plane) < 2**31)
+
+    def padded(self, images: Tensor) -> tuple[Tensor, Pair]:
+        """Images, and the padding that torch adds to them: it pads both sides alike."""
+        if self.before == self.after:
+            return images, self.before
+        (top, left), (bottom, right) = self.before, self.after
+        return functional.pad(images, (left, right, top, bottom)), (0, 0)
 
     def lanes(self, images: int) -> int:
         """The images that are packed side by side: as measured, the fastest of 1, 2, 4, 8, ..."""

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from .geometry import Convolution
 from .sparse_convolution import convolve, convolve_backward
@@ -63,10 +62,7 @@ def refuse_second_derivatives() -> None:
 
 def dense_weight_gradient(gradient: Tensor, images: Tensor, weight: Tensor, convolution: Convolution) -> Tensor:
     """The gradient of all weights, as torch computes it."""
-    padding = convolution.before
-    if padding != convolution.after:
-        (top, left), (bottom, right) = convolution.before, convolution.after
-        images, padding = functional.pad(images, (left, right, top, bottom)), (0, 0)
+    images, padding = convolution.padded(images)
     kernel = weight.view(*convolution.channels[::-1], *convolution.kernel)
     sizes = convolution.stride, padding, convolution.dilation
     mask = [False, True, False]

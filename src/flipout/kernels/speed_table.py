@@ -95,10 +95,7 @@ class Trial:
 
     def run_dense(self) -> None:
         each = self.convolution
-        (top, left), (bottom, right) = each.before, each.after
-        images, padding = self.images, each.before
-        if each.before != each.after:
-            images, padding = functional.pad(images, (left, right, top, bottom)), (0, 0)
+        images, padding = each.padded(self.images)
         sizes = each.stride, padding, each.dilation
         functional.conv2d(images, self.weight, None, *sizes)
         mask = [self.seen.gradient, True, False]

@@ -19,7 +19,8 @@ from torch.nn.modules.conv import _ConvNd
 from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
-from ..channels.comparison import output_leaves
+from ..channels.comparison import output_leaves, output_tensors
+from ..channels.record import without_fast_paths
 from ..runtime.batches import Batches, Call, Stop
 from ..runtime.passes import without_trace
 from .kept_outputs import KeptOutputs, clone, give_back_memory
@@ -44,16 +45,13 @@ def calibrating(network: nn.Module, *, norms: bool) -> Iterator[None]:
     With `norms`, batch norms use the statistics of the batch, as they will be estimated again.
     """
     modes = [(module, module.training) for module in network.modules()]
-    fast = torch.backends.mha.get_fastpath_enabled()
     try:
         network.eval()
         for _, norm in batch_norms(network) if norms else ():
             norm.train()
-        torch.backends.mha.set_fastpath_enabled(False)  # it calls no module that could be observed
-        with without_trace(network), torch.no_grad():
+        with without_fast_paths(), without_trace(network), torch.no_grad():
             yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
         for module, mode in modes:
             module.training = mode
 
@@ -138,7 +136,7 @@ class Walk:
             def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
                 nonlocal left
                 if layer in moments:
-                    moments[layer].add(module, first_tensor((args, kwargs)))
+                    moments[layer].add(module, output_tensors((args, kwargs))[0])
                 left -= 1
                 if not left:
                     raise Stop
@@ -176,7 +174,7 @@ class Walk:
 
     def _check_batch(self, number: int, call: Call) -> None:
         """Refuse a batch that was another one before: what is kept of blocks belongs to that."""
-        tensors = (each for each in output_leaves((call.args, call.kwargs)) if isinstance(each, Tensor))
+        tensors = output_tensors((call.args, call.kwargs))
         found = tuple(float(each.double().nan_to_num().sum()) for each in tensors)
         if self._prints.setdefault(number, found) != found:
             raise ValueError(
@@ -236,11 +234,6 @@ def replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
             module.forward = before
 
 
-def first_tensor(values: Any) -> Tensor:
-    """The first tensor in the arguments or outputs of a module."""
-    return next(each for each in output_leaves(values) if isinstance(each, Tensor))
-
-
 class Record:
     """What happens in a pass with the first batch: the calls of layers and of blocks, and who reads whose outputs."""
 
@@ -269,7 +262,7 @@ class Record:
 
     def _call_of(self, layer: Layer) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            self.calls.append((layer, weakref.ref(first_tensor((args, kwargs)))))
+            self.calls.append((layer, weakref.ref(output_tensors((args, kwargs))[0])))
 
         return hook
 
@@ -282,7 +275,7 @@ class Record:
             begun.append((len(self.calls), latest is not None and any(leaf is latest for leaf in leaves)))
 
         def after(module: nn.Module, args: Any, output: Any) -> None:
-            tensors = [each for each in output_leaves(output) if isinstance(each, Tensor)]
+            tensors = output_tensors(output)
             first, reads = begun.pop()
             if tensors:
                 self._latest[container] = weakref.ref(tensors[0])

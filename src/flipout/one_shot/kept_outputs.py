@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from ..channels.comparison import tensors_of
 from .backup import IN_MEMORY
 
 
@@ -37,7 +38,7 @@ class KeptOutputs:
 
     def put(self, number: int, output: Any) -> None:
         """Keep the output for a batch, in place of an earlier one."""
-        tensors = [each for each in pytree.tree_leaves(output) if isinstance(each, Tensor)]
+        tensors = tensors_of(output)
         if sum(each.nbytes for each in tensors) * len(self._outputs) > IN_MEMORY:
             torch.save(
                 [each.detach().clone() for each in tensors], self._folder / str(number)

@@ -153,7 +153,7 @@ class LayerPruning:
         before = with_bias(layer, layer.matrix(layer.weight.parameter.detach()))
         inputs = with_bias_mark(layer, kept.any(1, keepdim=True), True)
         after = before * inputs
-        for place, hessian in zip(places(layer), moments.hessians() if self.scoring is None else (), strict=False):
+        for place, hessian in zip(places(layer), moments.hessians if self.scoring is None else (), strict=False):
             damped = solvers.damped(hessian, self.damping)
             after[..., place] = solvers.remove_inputs(before[..., place], damped, inputs[:, 0, place])
         rows = kept.any(2, keepdim=True)
@@ -200,7 +200,7 @@ ROWS = 256
 
 
 def _errors_by_hessian(moments: Moments) -> list[ErrorOf]:
-    return [partial(solvers.squared_error, hessian=hessian) for hessian in moments.hessians()]
+    return [partial(solvers.squared_error, hessian=hessian) for hessian in moments.hessians]
 
 
 def error_of(layer: Layer, chunks: Sequence[ErrorOf], before: Tensor, pruned: Tensor, after: Tensor) -> Errors:

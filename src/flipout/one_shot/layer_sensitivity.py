@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..channels.comparison import output_leaves
+from ..channels.comparison import output_tensors
 from ..criteria import Criterion
 from ..modules import unwrapped
 from ..runtime.batches import Batches, LossFunction, read_loss
@@ -206,8 +206,8 @@ def measure(
 
 def squares(output: Any, other: Any = None) -> float:
     """The sum of the squares of all numbers of an output, or of their differences from another one's."""
-    floats = [each for each in output_leaves(output) if isinstance(each, Tensor) and each.is_floating_point()]
+    floats = [each for each in output_tensors(output) if each.is_floating_point()]
     if other is None:
         return sum(float(each.double().square().sum()) for each in floats)
-    others = [each for each in output_leaves(other) if isinstance(each, Tensor) and each.is_floating_point()]
+    others = [each for each in output_tensors(other) if each.is_floating_point()]
     return sum(float((a.double() - b.double()).square().sum()) for a, b in zip(floats, others, strict=True))

@@ -223,12 +223,9 @@ class Moments:
                     own = torch.cat([own, torch.ones_like(own[:, :1])], 1)
                 total.baddbmm_(own, own.mT)
 
+    @cached_property
     def hessians(self) -> list[Tensor]:
         """`2/n X X^T` of each chunk of inputs; the last one with the input of the bias."""
-        return self._hessians
-
-    @cached_property
-    def _hessians(self) -> list[Tensor]:
         if not self.number:
             raise ValueError(
                 f"no calibration batch reaches {self.layer.name}, so its inputs are not known: leave it out with "
@@ -249,7 +246,7 @@ class Moments:
         With `orders`, they are those of the inputs of each chunk in another order.
         """
         if not self._roots:
-            hessians = self.hessians()
+            hessians = self.hessians
             if orders:
                 hessians = [each[:, order][:, :, order] for each, order in zip(hessians, orders, strict=True)]
             self._roots = [InverseRoot(each, damping) for each in hessians]
@@ -257,5 +254,5 @@ class Moments:
 
     def diagonal(self) -> Tensor:
         """The diagonal of the Hessian, (groups, inputs), without the bias."""
-        whole = torch.cat([each.diagonal(dim1=1, dim2=2) for each in self.hessians()], 1)
+        whole = torch.cat([each.diagonal(dim1=1, dim2=2) for each in self.hessians], 1)
         return whole[:, : self.layer.shape[2]]

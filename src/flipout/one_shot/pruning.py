@@ -179,7 +179,7 @@ class Job:
         self.channels, self.units = pruning.granularity.kind == "channel", Units()
         if self.channels:
             per_layer = pruning.scope == "layer"
-            self.units = channel_units(network, pools[0], pruning.granularity, batches, per_layer=per_layer)
+            self.units = channel_units(pools[0], pruning.granularity, batches, per_layer=per_layer)
 
     def round(self, number: int, rounds: int) -> None:
         """Prune every layer once, to the counts of a round."""

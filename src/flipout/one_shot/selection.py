@@ -128,9 +128,7 @@ def rows_kept(scores: Tensor, keep: int) -> Tensor:
     return ~lowest_of_rows(scores, pruned)
 
 
-def channel_units(
-    network: nn.Module, pool: Pool, granularity: Granularity, batches: Batches, *, per_layer: bool
-) -> Units:
+def channel_units(pool: Pool, granularity: Granularity, batches: Batches, *, per_layer: bool) -> Units:
     """Whole channels of a network, followed through a call with the first batch."""
     units, call = ChannelUnits(pool.weights, granularity, per_layer=per_layer), next(iter(batches))
     units.call.note(call.args, call.kwargs)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..channels.graph import ChannelGraph
-from ..channels.labels import FIXED, Labels
+from ..channels.labels import FIXED, Labels, vector_along
 from ..channels.resize import Places
 from ..channels.trial import removable
 from ..modules import inputs_first, is_stacked, unwrapped
@@ -85,7 +85,7 @@ class ChannelTable:
             mask = torch.ones((1,) * len(shape), dtype=torch.bool)
             for axis, units in self._axes(number):
                 place = axis + self.stacked[number]
-                mask = mask & kept[units].view([-1 if i == place else 1 for i in range(len(shape))])
+                mask = mask & vector_along(place, len(shape), kept[units])
             result.append(mask.to(weight.mask.device).expand(shape).contiguous())
         return result
 

@@ -49,7 +49,7 @@ class Images:
             yield self.take(index)
 
 
-def prepare(data: Data, device: torch.device, *, validate: bool, seed: int = 0) -> tuple[Images, Images]:
+def prepare(data: Data, device: torch.device, *, validate: bool) -> tuple[Images, Images]:
     """The training images, and the test images or, with `validate`, a held-out part of the training images.
 
     The held-out part has 10,000 images of CIFAR-10 and 2,000 of Imagenette, as in the paper. For other data sets, and

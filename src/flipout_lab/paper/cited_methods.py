@@ -88,7 +88,7 @@ def _papers(records: Records) -> Iterator[str]:
         measured = {epochs: runs for epochs, runs in sorted(by_epochs.items()) if len(runs) >= SEEDS}
         if measured:
             paper = PUBLISHED[method]
-            numbers = _sizes(paper.epochs, paper.error, paper.kept, paper.structure)
+            numbers = str(paper.epochs), f"{paper.error:g}", f"{paper.kept:.2f}", paper.structure
             rows.append([method_title(method), paper.source, *numbers])
         for epochs, runs in measured.items():
             errors = [100 * (1 - (run.accuracy or 0.0)) for run in runs]
@@ -97,10 +97,6 @@ def _papers(records: Records) -> Iterator[str]:
             rows.append(["", f"here, {len(runs)} seeds", *ours])
     heading = ("method", "numbers of", "epochs", "error", "weights kept, %", "structure")
     yield Table("", heading, rows, texts=(0, 1, 5)).markdown() if rows else "Not finished yet.\n"
-
-
-def _sizes(epochs: int, error: float, kept: float, structure: str) -> tuple[str, str, str, str]:
-    return str(epochs), f"{error:g}", f"{kept:.2f}", structure
 
 
 def _mean(values: Sequence[float]) -> str:

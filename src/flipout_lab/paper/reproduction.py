@@ -13,7 +13,6 @@ from ..reports.records import Records
 from ..reports.report_tables import accuracy_table, best_value_table, power_table
 from ..reports.report_writer import UniqueNames
 from ..runs.pruning import paper_schedule
-from ..runs.settings import Settings
 from ..sweeps.grid import read_grid, shipped_grids
 from ..tables import Table
 
@@ -42,7 +41,8 @@ def grids_of(scale: str, part: str) -> list[str]:
 
 def schedule_table(scale: str) -> Table:
     """Table 1: compression, sparsity, and epochs between prunings, computed from the schedule."""
-    epochs = sorted({(run.epochs, run.model) for name in grids_of(scale, "results") for run in _settings(name)})
+    runs = [run.settings for name in grids_of(scale, "results") for run in read_grid(name).only(["results"]).runs()]
+    epochs = sorted({(run.epochs, run.model) for run in runs})
     lengths = {length: [model_title(model) for e, model in epochs if e == length] for length, _ in epochs}
     rows = []
     for halvings in (2, 4, 6, 8, 10):
@@ -53,10 +53,6 @@ def schedule_table(scale: str) -> Table:
     heading = [f"epochs before pruning, of {length} ({', '.join(models)})" for length, models in lengths.items()]
     title = "Table 1: each pruning removes half of the weights"
     return Table(title, ("compression", "sparsity", *heading), rows)
-
-
-def _settings(grid: str) -> list[Settings]:
-    return [run.settings for run in read_grid(grid).only(["results"]).runs()]
 
 
 def reproduce_item(item: str, scale: str, records: Records, folder: Path) -> tuple[list[Table], list[Path]]:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import torch
 
@@ -94,24 +93,14 @@ def channels_table(title: str, runs: Sequence[Record]) -> Table:
 
 def with_call_times(records: Records, folder: Path) -> Records:
     """The same runs; those of the part whose networks are in the folder get the time of a call."""
-    runs = [run for run in records.runs if PART in run.parts]
-    if not any(run.result is not None for run in runs):
-        return records
-    width = _widest(runs).settings.width
-    measured: dict[str, Any] = {
-        run.name: call_time(folder / run.name, run, width)
-        for run in runs
-        if run.result is not None and (folder / run.name / MODEL).exists()
-    }
-    return replace(
-        records,
-        runs=tuple(
-            replace(run, result={**(run.result or {}), "call_time": measured[run.name]})
-            if run.name in measured
-            else run
-            for run in records.runs
-        ),
-    )
+    width = max((run.settings.width for run in records.in_part(PART)), default=1.0)
+
+    def timed(run: Record) -> Record:
+        if PART not in run.parts or run.result is None or not (folder / run.name / MODEL).exists():
+            return run
+        return replace(run, result={**run.result, "call_time": call_time(folder / run.name, run, width)})
+
+    return replace(records, runs=tuple(map(timed, records.runs)))
 
 
 @torch.no_grad()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -11,7 +10,7 @@ from ..tables import Table, bold_if
 from .charts import Lines, curve_of, styles
 from .labels import label_runs, network_key, network_name, percent
 from .records import Record, grouped
-from .seed_statistics import Cell, cell_of
+from .seed_statistics import Cell, cell_of, log_linear
 
 PART = "equal time"
 """The part of a grid whose runs differ in their epochs."""
@@ -95,13 +94,10 @@ def at_time(points: Points, hours: float) -> Cell:
     """
     found = dict[int, float]()
     for seed in sorted({seed for cell in points.values() for seed in cell.by_seed}):
-        times = sorted(time for time, cell in points.items() if seed in cell.by_seed)
-        at = min(max(hours, times[0]), times[-1])
-        if abs(at / hours - 1) <= TOLERANCE:
-            before, after = max(time for time in times if time <= at), min(time for time in times if time >= at)
-            share = math.log(at / before) / math.log(after / before) if after > before else 0.0
-            start, end = points[before].by_seed[seed], points[after].by_seed[seed]
-            found[seed] = start + (end - start) * share
+        own = {time: cell.by_seed[seed] for time, cell in points.items() if seed in cell.by_seed}
+        at = min(max(hours, min(own)), max(own))
+        if abs(at / hours - 1) <= TOLERANCE and (accuracy := log_linear(own, at)) is not None:
+            found[seed] = accuracy
     return Cell(tuple(found.values()), tuple(found))
 
 

@@ -169,18 +169,14 @@ class Choice:
 def choices(runs: Sequence[Record]) -> dict[str, list[Choice]]:
     """What decides for each network at each sparsity, corrected for the number of all comparisons."""
     found = {network: list(_choices(group)) for network, group in measured_networks(runs).items()}
-    differences = [each for group in found.values() for choice in group for each in _differences(choice)]
-    corrected = iter(holm(differences))
+    every = [choice for group in found.values() for choice in group]
+    corrected = iter(holm([each for choice in every for each in (choice.gain, choice.early, choice.revived)]))
     return {
         network: [
             replace(choice, gain=next(corrected), early=next(corrected), revived=next(corrected)) for choice in group
         ]
         for network, group in found.items()
     }
-
-
-def _differences(choice: Choice) -> tuple[PairedDifference, PairedDifference, PairedDifference]:
-    return choice.gain, choice.early, choice.revived
 
 
 def _choices(group: Sequence[Record]) -> Iterable[Choice]:

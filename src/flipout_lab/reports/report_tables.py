@@ -18,6 +18,7 @@ from .seed_statistics import (
     cells,
     dense_cell,
     level_with_best,
+    log_linear,
     shot_shares,
     sparsities,
 )
@@ -209,12 +210,7 @@ def accuracy_at(curve: Mapping[float, float], share: float) -> float | None:
     nearest = min(curve, key=lambda point: abs(math.log(point / share)))
     if abs(math.log(nearest / share)) <= math.log(CLOSE):
         return curve[nearest]
-    below = max((point for point in curve if point <= share), default=None)
-    above = min((point for point in curve if point >= share), default=None)
-    if below is None or above is None:
-        return None
-    place = math.log(share / below) / math.log(above / below)
-    return curve[below] + place * (curve[above] - curve[below])
+    return log_linear(curve, share)
 
 
 def _multiply_add_curves(runs: Sequence[Record]) -> dict[str, dict[float, float]]:

@@ -168,10 +168,8 @@ def dense_cell(runs: Iterable[Record]) -> Cell | None:
 
 def cell_of(runs: Sequence[Record]) -> Cell:
     """The cell of runs that differ in their seed alone."""
-    finished = [
-        run for run in one_per_seed([run for run in runs if run.result is not None]) if run.accuracy is not None
-    ]
-    dead = [run.result["dead_layers"] for run in finished if run.result is not None and run.result["dead_layers"]]
+    finished = one_per_seed([run for run in runs if run.result is not None])
+    dead = [run.result["dead_layers"] for run in finished if run.result and run.result["dead_layers"]]
     ended = {run.settings.seed for run in runs if run.result is not None or run.failure}
     return Cell(
         tuple(100 * accuracy for run in finished if (accuracy := run.accuracy) is not None),
@@ -218,6 +216,15 @@ def interpolate(points: Iterable[tuple[float, float]], sparsity: float) -> float
         if x0 <= x <= x1:
             return y0 if x1 == x0 else y0 + (y1 - y0) * (x - x0) / (x1 - x0)
     return None
+
+
+def log_linear(points: Mapping[float, float], at: float) -> float | None:
+    """The value at a number, linear in its logarithm between the points next to it; None outside of them."""
+    before, after = max((x for x in points if x <= at), default=None), min((x for x in points if x >= at), default=None)
+    if before is None or after is None:
+        return None
+    share = math.log(at / before) / math.log(after / before) if after > before else 0.0
+    return points[before] + share * (points[after] - points[before])
 
 
 def beats(one: Cell, other: Cell) -> bool | None:

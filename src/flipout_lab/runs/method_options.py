@@ -153,13 +153,12 @@ def all_option_keys() -> set[str]:
 def _schedule_options(record: Method) -> list[MethodOption]:
     if not record.takes_schedule:
         return []
-    window: Any = next(field.default for field in fields(Geometric) if field.name == "window")
     usual = "100, or fewer in a short run"
     return [
         MethodOption("schedule", Literal["default", "paper", "cubic", "one-shot"], "default", "when to prune"),
         MethodOption("prunings", AtLeastOne | None, None, "number of prunings", default_text=usual),
-        MethodOption("start", Share, window[0], "share of training at which pruning starts"),
-        MethodOption("end", Share, window[1], "share of training at which the last pruning happens"),
+        MethodOption("start", Share, Geometric.window[0], "share of training at which pruning starts"),
+        MethodOption("end", Share, Geometric.window[1], "share of training at which the last pruning happens"),
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ class Trained:
         """Calibration batches: random training images, as they are."""
         number = -(-min(examples, len(self.train)) // BATCH)
         shuffled = self.train.shuffled(min(BATCH, examples), seed=seed, epoch=-1)
-        return [batch for batch, _ in zip(shuffled, range(number), strict=False)]
+        return list(islice(shuffled, number))
 
 
 def dense_settings(settings: Settings) -> Settings:
@@ -88,15 +89,7 @@ def prune_run(
     run_folder.prepare_folder(out)
     write_bytes(out / run_folder.MODEL, run_folder.model_bytes(trained.model))
     kept = {key: value for key, value in options.items() if key != "progress"}
-    write_json(
-        out / run_folder.CONFIG,
-        {
-            "settings": settings.as_dict(),
-            "network": {"shape": list(trained.data.shape), "classes": trained.data.classes},
-            "versions": run_folder.versions(),
-            "one_shot": {**kept, "examples": examples},
-        },
-    )
+    run_folder.write_config(out, settings, trained.data, one_shot={**kept, "examples": examples})
     write_json(out / run_folder.RESULT, result)
     return report, result
 

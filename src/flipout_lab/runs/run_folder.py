@@ -21,6 +21,7 @@ from safetensors.torch import save as safetensors_bytes
 from torch import nn
 
 import flipout
+from flipout.export.costs import dense_state
 
 from .. import data
 from ..errors import BusyError, LabError
@@ -76,9 +77,9 @@ def network_shape(folder: Path) -> tuple[tuple[int, int, int], int]:
     return (channels, height, width), network["classes"]
 
 
-def write_config(folder: Path, settings: Settings, loaded: data.Data) -> None:
+def write_config(folder: Path, settings: Settings, loaded: data.Data, **more: Any) -> None:
     network = {"shape": list(loaded.shape), "classes": loaded.classes}
-    write_json(folder / CONFIG, {"settings": settings.as_dict(), "network": network, "versions": versions()})
+    write_json(folder / CONFIG, {"settings": settings.as_dict(), "network": network, "versions": versions(), **more})
 
 
 def versions() -> dict[str, Any]:
@@ -158,14 +159,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 def model_bytes(model: nn.Module) -> bytes:
     """Return the state of a model as safetensors: the same bytes for the same weights, shared tensors once."""
-    seen: set[tuple[int, tuple[int, ...]]] = set()
-    state = {}
-    for name, tensor in model.state_dict().items():
-        key = (tensor.data_ptr(), tuple(tensor.shape))
-        if tensor.numel() == 0 or key not in seen:
-            seen.add(key)
-            state[name] = tensor.detach().cpu().contiguous().clone()
-    return safetensors_bytes(state, metadata={"format": "pt"})
+    return safetensors_bytes(dense_state(model), metadata={"format": "pt"})
 
 
 KEPT_CHECKPOINTS = 2

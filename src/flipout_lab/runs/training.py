@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -317,7 +318,7 @@ class Run:
 
     def _batches(self, count: int) -> Iterator[tuple[Tensor, Tensor]]:
         batches = self.train_set.shuffled(self.settings.batch_size, seed=self.settings.seed, epoch=-1)
-        return (batch for batch, _ in zip(batches, range(count), strict=False))
+        return islice(batches, count)
 
 
 def choose_device(settings: Settings) -> torch.device:

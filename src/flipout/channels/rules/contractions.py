@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from ..labels import Factors, Value, dims_of
-from ..propagation import MEETS, Call, Result, numel
-from .elementwise import combine, meet, smallest, unknown, whole_along
+from ..labels import Factors, Value, dims_of, vector_along
+from ..propagation import MEETS, Call, Result
+from .elementwise import along, combine, meet, smallest, unknown, whole_along
 from .movement import interleaved
 
 ALIGNED = 8
@@ -78,7 +78,7 @@ def linear(call: Call) -> Result:
     ndim = len(value.shape)
     batch = [f"b{dim}" for dim in range(ndim - 1)]
     outputs = ["o"] if len(weight.shape) == 2 else []
-    call.count(weight, numel(value.shape[:-1]))
+    call.count(weight, math.prod(value.shape[:-1]))
     result = contract(call, value, weight, ([*batch, "c"], [*outputs, "c"], [*batch, *outputs]))
     return _biased(call, result, call.get("bias"))
 
@@ -104,7 +104,7 @@ def product(call: Call, one: Value, other: Value) -> Value:
     theirs = [*batch[len(batch) - max(0, right - 2) :], "c", *(["j"] if right > 1 else [])]
     results = [*batch, *(["i"] if left > 1 else []), *(["j"] if right > 1 else [])]
     for weight, rest in ((other, one), (one, other)):
-        call.count(weight, numel(rest.shape) // max(1, rest.shape[-1 if rest is one else -2 if right > 1 else -1]))
+        call.count(weight, math.prod(rest.shape) // max(1, rest.shape[-1 if rest is one else -2 if right > 1 else -1]))
     return contract(call, one, other, (ours, theirs, results))
 
 
@@ -143,7 +143,7 @@ def einsum(call: Call) -> Result:
     if len(values) != 2 or any(len(set(each)) != len(each) for each in (*names, results)):
         return unknown(call)
     for weight in values:
-        call.count(weight, numel(call.shape) // max(1, math.prod(weight.shape)))
+        call.count(weight, math.prod(call.shape) // max(1, math.prod(weight.shape)))
     return contract(call, values[0], values[1], (names[0], names[1], results))
 
 
@@ -183,19 +183,14 @@ def convolution(call: Call) -> Result:
     call.count(weight, used * math.prod(value.shape[:dim]))
     read = next((each.flatten() for each in inputs), None)
     if groups > 1:
-        outputs = _grouped(call, value.shape[dim], call.shape[dim], groups, (read, first, second), transposed)
+        outputs = _grouped(call, call.shape[dim], groups, (read, first, second), transposed)
     else:
         outputs, own = (second, first) if transposed else (first, second)
         _read_by(call, weight, read, own)
-    factors = [] if outputs is None else [outputs.reshape([-1 if i == dim else 1 for i in range(len(call.shape))])]
+    ndim = len(call.shape)
+    factors = [] if outputs is None else [vector_along(dim, ndim, outputs)]
     result = Value(call.shape, (*batch, *factors))
-    if bias is None:
-        return result
-    shaped = Value(
-        tuple(bias.shape[0] if i == dim else 1 for i in range(len(call.shape))),
-        tuple(each.reshape([-1 if i == dim else 1 for i in range(len(call.shape))]) for each in bias.factors),
-    )
-    return combine(call, [result, shaped], result.shape)
+    return _biased(call, result, None if bias is None else along(bias, dim, ndim))
 
 
 def is_transposed(call: Call) -> bool:
@@ -216,7 +211,6 @@ def _read_by(call: Call, weight: Value, read: Tensor | None, own: Tensor | None)
 
 def _grouped(
     call: Call,
-    inputs: int,
     outputs: int,
     groups: int,
     labels: tuple[Tensor | None, Tensor | None, Tensor | None],

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from ..labels import Factors, Value, dims_of
+from ..labels import Factors, Value, dims_of, vector_along
 from ..propagation import MEETS, Call, Result
 
 
@@ -15,8 +16,7 @@ def unknown(call: Call) -> Result:
     """An operation that is not in the table may read anything of its arguments."""
     for value in call.values:
         call.fix(value.factors, "is not known, and may mix channels")
-    results = [Value(shape) for shape in call.shapes]
-    return results if call.several else results[0]
+    return created(call)
 
 
 def same(call: Call) -> Result:
@@ -33,21 +33,17 @@ def like(call: Call) -> Result:
 def elementwise(call: Call) -> Result:
     """The element at each place is computed from those of the arguments at that place."""
     result = combine(call, call.values, call.shape)
-    return [result for _ in call.shapes] if call.several else result
+    return call.result(result for _ in call.shapes)
 
 
 def created(call: Call) -> Result:
-    return Value(call.shape)
+    return call.result(map(Value, call.shapes))
 
 
 def filled(call: Call) -> Result:
     """A tensor of one value. It may have any size that the code gives it."""
-    factors = [
-        call.labels.new(size).view([-1 if other == dim else 1 for other in range(len(call.shape))])
-        for dim, size in enumerate(call.shape)
-        if size > 1
-    ]
-    return Value(call.shape, tuple(factors))
+    ndim, sizes = len(call.shape), enumerate(call.shape)
+    return Value(call.shape, tuple(vector_along(dim, ndim, call.labels.new(size)) for dim, size in sizes if size > 1))
 
 
 def nothing(call: Call) -> Result:
@@ -63,6 +59,12 @@ def aligned(value: Value, ndim: int) -> Value:
         (1,) * missing + value.shape,
         tuple(factor.reshape((1,) * missing + tuple(factor.shape)) for factor in value.factors),
     )
+
+
+def along(value: Value, dim: int, ndim: int) -> Value:
+    """A vector along one of several dimensions."""
+    shape = [value.shape[0] if each == dim else 1 for each in range(ndim)]
+    return value.moved(shape, partial(vector_along, dim, ndim))
 
 
 def combine(call: Call, values: Sequence[Value], shape: tuple[int, ...]) -> Value:
@@ -150,10 +152,8 @@ def dimensions(value: Value, dim: int | Sequence[int] | None) -> list[int]:
 def along_dimension(call: Call) -> Result:
     """Softmax, cumulative sums, sorting: every result depends on a whole row of a dimension."""
     value = call["self"] if "self" in call.arguments else call["input"]
-    results = [
-        Value(shape, call.collapse(value.factors, dimensions(value, call.get("dim", -1)))) for shape in call.shapes
-    ]
-    return results if call.several else results[0]
+    dims = dimensions(value, call.get("dim", -1))
+    return call.result(Value(shape, call.collapse(value.factors, dims)) for shape in call.shapes)
 
 
 def reduction(call: Call) -> Result:
@@ -165,7 +165,7 @@ def reduction(call: Call) -> Result:
     for shape in call.shapes:
         keeps = len(shape) == len(value.shape)
         results.append(Value(shape, factors if keeps else tuple(_without(each, dims) for each in factors)))
-    return results if call.several else results[0]
+    return call.result(results)
 
 
 def _without(factor: Tensor, dims: Sequence[int]) -> Tensor:
@@ -180,8 +180,7 @@ def spatial(call: Call) -> Result:
     ndim = len(value.shape)
     first = {"1d": 1, "2d": 2, "3d": 3}.get(str(call.node.target).partition(".")[2].partition(".")[0][-2:], ndim - 2)
     factors = call.collapse(value.factors, list(range(ndim - first, ndim)))
-    results = [Value(shape, factors) for shape in call.shapes]
-    return results if call.several else results[0]
+    return call.result(Value(shape, factors) for shape in call.shapes)
 
 
 def inner_graph(call: Call) -> Result:

@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx
 
-from ..labels import Value
+from ..labels import Value, vector_along
 from ..propagation import Call, Result, Rule, tensors_in
 from . import contractions, elementwise, movement, norms
 from .table import rule_of
@@ -38,22 +38,15 @@ def marks_of(value: Value) -> Tensor:
 
 def result_of(call: Call, marks: Sequence[Tensor], *, source: bool) -> Result:
     """A result, or several, that depends on all of some marks, which broadcast to its shape."""
-    if not marks:
-        values = [Value(shape) for shape in call.shapes]
-    else:
-        total = sum(marks[1:], marks[0]) + float(source)
-        values = [Value(shape, (total,)) for shape in call.shapes]
-    return values if call.several else values[0]
+    total = (sum(marks[1:], marks[0]) + float(source),) if marks else ()
+    return call.result(Value(shape, total) for shape in call.shapes)
 
 
 def everything(call: Call) -> Result:
     """Every element of the results depends on every element of the arguments."""
     marks = [each.sum() for value in call.values for each in value.factors]
-    values = [
-        Value(shape, (sum(marks[1:], marks[0]).reshape([1] * len(shape)) + float(_has_source(call)),) if marks else ())
-        for shape in call.shapes
-    ]
-    return values if call.several else values[0]
+    total = (sum(marks[1:], marks[0]) + float(_has_source(call)),) if marks else ()
+    return call.result(Value(shape, tuple(each.reshape([1] * len(shape)) for each in total)) for shape in call.shapes)
 
 
 def _has_source(call: Call) -> bool:
@@ -103,9 +96,8 @@ def batch_norm(call: Call) -> Result:
     if weight is not None and len(node.args) > 1:
         sizes = [value.shape[1]]
         factor = _nonzero(call, node.args[1], Value(weight.shape, (), weight.weight), sizes)
-        marks = marks * factor.reshape([-1 if dim == 1 else 1 for dim in range(marks.ndim)])
-    results = [Value(shape, (marks,)) if not number else Value(shape) for number, shape in enumerate(call.shapes)]
-    return results if call.several else results[0]
+        marks = marks * vector_along(1, marks.ndim, factor)
+    return call.result([Value(call.shape, (marks,)), *map(Value, call.shapes[1:])])
 
 
 def prelu(call: Call) -> Result:
@@ -118,8 +110,7 @@ def norm(call: Call) -> Result:
     value, shape = call["input"], call.get("normalized_shape")
     first = 1 if shape is None else len(value.shape) - len(shape)
     marks = call.collapse(value.factors, range(first, len(value.shape)))
-    results = [Value(shape, () if number else marks) for number, shape in enumerate(call.shapes)]
-    return results if call.several else results[0]
+    return call.result([Value(call.shape, marks), *map(Value, call.shapes[1:])])
 
 
 def product(one: Tensor, other: Tensor, *, weighted: bool) -> Tensor:
@@ -178,12 +169,9 @@ def convolution(call: Call) -> Result:
     inputs = call.labels.joined(marks_of(value), others).flatten().expand(value.shape[dim]).reshape(groups, -1, 1)
     kernel = marks_of(weight)
     matrix = kernel.reshape(kernel.shape[:2]).expand(weight.shape[:2])
-    if contractions.is_transposed(call):
-        matrix = matrix.reshape(groups, -1, weight.shape[1]).transpose(1, 2)
-    else:
-        matrix = matrix.reshape(groups, -1, weight.shape[1])
-    marks = (matrix @ inputs).reshape([-1 if each == dim else 1 for each in range(len(call.shape))])
-    return result_of(call, [marks], source=False)
+    matrix = matrix.reshape(groups, -1, weight.shape[1])
+    outputs = (matrix.mT if contractions.is_transposed(call) else matrix) @ inputs
+    return result_of(call, [vector_along(dim, len(call.shape), outputs)], source=False)
 
 
 def part(value: Value, dim: int, chosen: range) -> Value:
@@ -242,11 +230,6 @@ def inner_graph(call: Call) -> Result:
     return elementwise.inner_graph(call) if len(graphs) == 1 else everything(call)
 
 
-def created(call: Call) -> Result:
-    values = [Value(shape) for shape in call.shapes]
-    return values if call.several else values[0]
-
-
 def moving(rule: Rule) -> Rule:
     """A rule of labels that serves marks too. Other tensors among its arguments choose what is moved."""
 
@@ -275,9 +258,9 @@ def _mapped(result: Result, change: Callable[[Tensor], Tensor]) -> Result:
 FLOW: dict[Rule, Rule] = {
     elementwise.same: moving(elementwise.same),
     elementwise.elementwise: pointwise,
-    elementwise.like: created,
-    elementwise.created: created,
-    elementwise.filled: created,
+    elementwise.like: elementwise.created,
+    elementwise.created: elementwise.created,
+    elementwise.filled: elementwise.created,
     elementwise.nothing: elementwise.nothing,
     elementwise.along_dimension: moving(elementwise.along_dimension),
     elementwise.reduction: moving(elementwise.reduction),

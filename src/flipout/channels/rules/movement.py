@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..labels import FIXED, Factors, Value, dims_of
 from ..propagation import Call, Result
-from .elementwise import combine, dimensions, unknown
+from .elementwise import aligned, combine, dimensions, unknown
 
 
 def permute(call: Call) -> Result:
@@ -53,45 +53,29 @@ def _runs(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], 
     """Divide the dimensions of two shapes into the shortest runs of the same number of elements."""
     runs, one, other = [], 0, 0
     while one < len(before) or other < len(after):
-        old, new = [], []
-        if one < len(before) and other < len(after) and before[one] == after[other]:
-            runs.append(([one], [other]))
-            one, other = one + 1, other + 1
-            continue
-        left, right = 1, 1
-        if one < len(before):
-            left, one = left * before[one], one + 1
-            old.append(one - 1)
-        if other < len(after):
-            right, other = right * after[other], other + 1
-            new.append(other - 1)
-        while left != right:
+        first, second = one, other
+        one, other = min(one + 1, len(before)), min(other + 1, len(after))
+        while (left := math.prod(before[first:one])) != (right := math.prod(after[second:other])):
             if (left < right and one < len(before)) or other >= len(after):
-                left, one = left * before[one], one + 1
-                old.append(one - 1)
+                one += 1
             else:
-                right, other = right * after[other], other + 1
-                new.append(other - 1)
-        runs.append((old, new))
+                other += 1
+        runs.append((list(range(first, one)), list(range(second, other))))
     return runs
 
 
 def expand(call: Call) -> Result:
-    value, ndim = call["self"], len(call.shape)
-    missing = ndim - len(value.shape)
-    return Value(call.shape, tuple(each.reshape((1,) * missing + tuple(each.shape)) for each in value.factors))
+    return Value(call.shape, aligned(call["self"], len(call.shape)).factors)
 
 
 def repeat(call: Call) -> Result:
     """`x.repeat(2, 1, 3)`. A dimension without labels has none after it."""
-    value, repeats = call["self"], list(call["repeats"])
-    missing = len(repeats) - len(value.shape)
+    repeats = call["repeats"]
 
     def move(factor: Tensor) -> Tensor:
-        factor = factor.reshape((1,) * missing + tuple(factor.shape))
         return factor.repeat([times if size > 1 else 1 for times, size in zip(repeats, factor.shape, strict=True)])
 
-    return Value(call.shape, tuple(map(move, value.factors)))
+    return Value(call.shape, tuple(map(move, aligned(call["self"], len(repeats)).factors)))
 
 
 def repeat_interleave(call: Call) -> Result:

@@ -4,30 +4,19 @@ from __future__ import annotations
 
 from ..labels import Value, dims_of
 from ..propagation import Call, Result
-from .elementwise import combine
+from .elementwise import along, combine
 
 
 def batch_norm(call: Call) -> Result:
     """Each channel by itself, with its own factor, shift and statistics."""
     value = call["input"]
     names = ("weight", "bias", "running_mean", "running_var")
-    result = _per_channel(call, value, names)
-    if not call.several:
-        return result
-    return [result, *(Value(shape) for shape in call.shapes[1:])]
+    return call.result([_per_channel(call, value, names), *map(Value, call.shapes[1:])])
 
 
 def _per_channel(call: Call, value: Value, names: tuple[str, ...]) -> Value:
-    ndim = len(value.shape)
-    sizes = [-1 if dim == 1 else 1 for dim in range(ndim)]
-    others = [_along(each, sizes) for name in names if (each := call.get(name)) is not None]
+    others = [along(each, 1, len(value.shape)) for name in names if (each := call.get(name)) is not None]
     return combine(call, [value, *others], value.shape)
-
-
-def _along(value: Value, sizes: list[int]) -> Value:
-    """A vector along one of several dimensions, the one of size -1."""
-    shape = tuple(value.shape[0] if size == -1 else 1 for size in sizes)
-    return Value(shape, tuple(factor.reshape(sizes) for factor in value.factors))
 
 
 def instance_norm(call: Call) -> Result:
@@ -45,7 +34,7 @@ def layer_norm(call: Call) -> Result:
         if (each := call.get(name)) is not None:
             call.fix(each.factors)
     result = Value(value.shape, call.collapse(value.factors, list(range(first, len(value.shape)))))
-    return [result, *(Value(shape) for shape in call.shapes[1:])] if call.several else result
+    return call.result([result, *map(Value, call.shapes[1:])])
 
 
 def group_norm(call: Call) -> Result:

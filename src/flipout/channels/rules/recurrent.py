@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from ..labels import Value
-from ..propagation import MEETS, Call, Result, numel
+from ..labels import Value, vector_along
+from ..propagation import MEETS, Call, Result
 
 
 def layers(call: Call) -> Result:
@@ -26,9 +27,9 @@ def layers(call: Call) -> Result:
     for number in range(call["num_layers"]):
         for start in range(number * directions * each, (number + 1) * directions * each, each):
             own = params[start : start + each]
-            _cell(call, numel(value.shape[:-1]), read, (own[0], own[1]), own[2:4] if biased else [], hidden, output)
+            _cell(call, math.prod(value.shape[:-1]), read, (own[0], own[1]), own[2:4] if biased else [], hidden, output)
             if each % 2:
-                _multiply(call, numel(value.shape[:-1]), hidden, own[-1], output, 1)
+                _multiply(call, math.prod(value.shape[:-1]), hidden, own[-1], output, 1)
         read = torch.cat([output] * directions)
     results = (torch.cat([output] * directions), output, hidden)
     return [_along_last(shape, units) for shape, units in zip(call.shapes, results, strict=False)]
@@ -41,9 +42,8 @@ def cell(call: Call) -> Result:
     _meet_states(call, call["hx"], hidden, hidden)
     biases = [call[name] for name in ("b_ih", "b_hh") if call[name] is not None]
     weights = call["w_ih"], call["w_hh"]
-    _cell(call, numel(value.shape[:-1]), _features(call, value), weights, biases, hidden, hidden)
-    results = [_along_last(shape, hidden) for shape in call.shapes]
-    return results if call.several else results[0]
+    _cell(call, math.prod(value.shape[:-1]), _features(call, value), weights, biases, hidden, hidden)
+    return call.result(_along_last(shape, hidden) for shape in call.shapes)
 
 
 def _new_units(call: Call, for_state: Value, projection: Value | None) -> tuple[Tensor, Tensor]:
@@ -114,5 +114,4 @@ def _features(call: Call, value: Value) -> Tensor | None:
 
 
 def _along_last(shape: tuple[int, ...], units: Tensor) -> Value:
-    factor = units.reshape([1] * (len(shape) - 1) + [-1])
-    return Value(shape, (factor,) if len(units) > 1 else ())
+    return Value(shape, (vector_along(len(shape) - 1, len(shape), units),) if len(units) > 1 else ())
