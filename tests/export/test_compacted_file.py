@@ -123,12 +123,54 @@ class Sum(nn.Module):
         return self.c(total.relu())  # type: ignore[no-any-return]
 
 
-def test_channels_among_constants_are_no_file(tmp_path: Path) -> None:
-    small = export.compact(Sum().eval(), torch.zeros(2, 8))
-    assert isinstance(small.b, nn.Sequential)
-    with pytest.raises(TypeError, match="to_pt2"):
-        export.save_compacted(small, tmp_path / "small.safetensors")
-    assert not list(tmp_path.iterdir())
+@pytest.fixture
+def scattered() -> Any:
+    torch.manual_seed(0)
+    small = export.compact(Sum().eval(), EXAMPLE_OF_SUM)
+    assert isinstance(small.get_submodule("b"), nn.Sequential)
+    return small
+
+
+EXAMPLE_OF_SUM = torch.randn(2, 8)
+
+
+def test_channels_among_constants_are_restored_and_train_on(scattered: Any, tmp_path: Path) -> None:
+    path = tmp_path / "small.safetensors"
+    export.save_compacted(scattered, path)
+    again: Any = export.load_compacted(path, Sum).eval()
+    assert repr(again) == repr(scattered)
+    assert torch.equal(again(EXAMPLE_OF_SUM), scattered(EXAMPLE_OF_SUM))
+    optimizer = torch.optim.SGD(again.parameters(), lr=0.1)
+    again(EXAMPLE_OF_SUM).square().sum().backward()
+    optimizer.step()
+    export.save_compacted(again, path)
+    later = export.load_compacted(path, Sum).eval()
+    assert torch.equal(later(EXAMPLE_OF_SUM), again(EXAMPLE_OF_SUM))
+    assert not torch.equal(later(EXAMPLE_OF_SUM), scattered(EXAMPLE_OF_SUM))
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("order", lambda order: order.roll(1).clamp(min=1)),
+        ("order", lambda order: order.float()),
+        ("order", lambda order: order[:2]),
+        ("constants", lambda constants: constants[:, None]),
+    ],
+)
+def test_hostile_orders_of_channels_are_refused(
+    scattered: Any, tmp_path: Path, name: str, change: Callable[[Tensor], Tensor]
+) -> None:
+    path = tmp_path / "small.safetensors"
+    export.save_compacted(scattered, path)
+    tensors, metadata = content_of(path)
+    tensors[f"t:b.1.{name}"] = change(tensors[f"t:b.1.{name}"]).contiguous()
+    save_file(tensors, path, metadata)
+    with pytest.raises(export.CompactedFileError, match="'b'"):
+        export.load_compacted(path, Sum)
+    save_file(tensors, path, {**metadata, "scattered": '{"nowhere": -1}'})
+    with pytest.raises(export.CompactedFileError, match="nowhere"):
+        export.load_compacted(path, Sum)
 
 
 def test_the_whole_network_is_a_file_too(tmp_path: Path) -> None:
@@ -151,6 +193,13 @@ def test_a_pickled_network_needs_no_flipout(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.stdout.split() == ["3", "True"], done.stderr
+
+
+def content_of(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the metadata of a file."""
+    header = path.read_bytes()
+    metadata = json.loads(header[8 : 8 + int.from_bytes(header[:8], "little")])["__metadata__"]
+    return {name: tensor.clone() for name, tensor in load_file(path).items()}, metadata
 
 
 Change = Callable[[dict[str, Tensor], dict[str, str]], None]
@@ -238,9 +287,7 @@ def _metadata(key: str, value: str) -> Change:
 def test_hostile_files_are_refused(small: Any, tmp_path: Path, change: Change, message: str) -> None:
     path = tmp_path / "small.safetensors"
     export.save_compacted(small, path)
-    tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
-    header = path.read_bytes()
-    metadata = json.loads(header[8 : 8 + int.from_bytes(header[:8], "little")])["__metadata__"]
+    tensors, metadata = content_of(path)
     change(tensors, metadata)
     save_file(tensors, path, metadata)
     with pytest.raises(export.CompactedFileError, match=message):

@@ -72,6 +72,25 @@ def with_scattered_channels(model: nn.Module, args: Sequence[Any], kwargs: Mappi
     return copy if any(changed) else None
 
 
+def scattered_modules(model: nn.Module) -> dict[str, int]:
+    """The names of all `nn.Sequential(module, ScatterChannels)`, with the dimension of the channels."""
+    pairs = (
+        (name, module)
+        for name, module in model.named_modules(remove_duplicate=False)
+        if len(list(module.children())) == 2
+    )
+    lasts = ((name, module[1]) for name, module in pairs if type(module) is nn.Sequential)
+    return {name: last.dim for name, last in lasts if isinstance(last, ScatterChannels)}
+
+
+def scatter_again(model: nn.Module, path: str, dim: int, order: Tensor, constants: Tensor) -> None:
+    """Place the channels of a module among constants, as in the network that the order and the constants are of."""
+    scatter = ScatterChannels(dim, constants.new_full(order.shape, torch.nan))
+    scatter.order, scatter.constants = order, constants
+    module = model.get_submodule(path)
+    replace_module(model, module, nn.Sequential(module, scatter))
+
+
 def _chains(flow: ConstantFlow, recording: Recording) -> Iterator[list[fx.Node]]:
     """Each layer, with the batch norm that alone reads it if there is one."""
     for node in flow.layers:

@@ -1,8 +1,9 @@
 """Files of compacted networks: smaller tensors, and which channels of the original they are. No pickle.
 
 A file is a safetensors file. `t:NAME` is a tensor of the network, and `i:DIM:NAME` are the indices that are left of one
-of its dimensions. The metadata has the attributes of modules that changed, norms that lost channels, and tensors that
-are the same under two names. Everything in a file is checked before it is used.
+of its dimensions. The metadata has the attributes of modules that changed, norms that lost channels, modules whose
+channels are placed among constants, and tensors that are the same under two names. Everything in a file is checked
+before it is used.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from ..atomic_files import replacing
 from ..channels.graph import Indices
 from ..channels.resize import resize
-from ..channels.scatter import ScatterChannels
+from ..channels.scatter import scatter_again, scattered_modules
 from ..modules import unwrapped
 
 FORMAT, VERSION = "flipout-compacted", "1"
@@ -45,11 +46,7 @@ def save_compacted(model: nn.Module, path: Path | str) -> None:
         path: the file.
     """
     network: Any = unwrapped(model)
-    if scattered := [name for name, module in network.named_modules() if isinstance(module, ScatterChannels)]:
-        raise TypeError(
-            f"{scattered[0]} is a ScatterChannels, which the original architecture does not have, so load_compacted "
-            "could not restore it: write this network with flipout.export.to_pt2 or to_onnx"
-        )
+    scattered = scattered_modules(network)
     stored, names, same = dict[str, Tensor](), dict[tuple[Any, ...], str](), dict[str, str]()
     for name, tensor in network.state_dict().items():
         if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
@@ -60,20 +57,26 @@ def save_compacted(model: nn.Module, path: Path | str) -> None:
             continue
         names[place] = name
         stored[TENSOR + name] = tensor.detach().cpu().contiguous().clone()
-    for name, dims in getattr(network, "kept_indices", {}).items():
+    for name, dims in sorted(getattr(network, "kept_indices", {}).items(), key=lambda item: item[0].count(".")):
         for dim, index in enumerate(dims):
-            if index is not None:
-                stored[f"{INDEX}{dim}:{name}"] = index.to(torch.int64).cpu().contiguous()
-    attributes = {
-        path: {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-        for path, values in getattr(network, "kept_attributes", {}).items()
-    }
+            if index is not None and not _is_of_scatter(name, scattered):
+                key = f"{INDEX}{dim}:{_first_name(name, scattered)}"
+                before = stored.get(key)  # the module lost channels before the others were placed among constants
+                index = index.to(torch.int64).cpu()
+                stored[key] = (index if before is None else before[index]).clone()
+    attributes: dict[str, dict[str, Any]] = {}
+    for owner, values in getattr(network, "kept_attributes", {}).items():
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        attributes.setdefault(_first_name(owner, scattered), {}).update(plain)
     metadata = {
         "format": FORMAT,
         "version": VERSION,
         "class": type(network).__qualname__,
         "attributes": json.dumps(attributes),
-        "norms": json.dumps(getattr(network, "kept_norms", {})),
+        "norms": json.dumps(
+            {_first_name(path, scattered): dim for path, dim in getattr(network, "kept_norms", {}).items()}
+        ),
+        "scattered": json.dumps(scattered),
         "same": json.dumps(same),
     }
     with replacing(Path(path)) as temporary:
@@ -106,6 +109,7 @@ def load_compacted(path: Path | str, build: Callable[[], nn.Module]) -> nn.Modul
             remainder = _indices(model, tensors)
             norms = _checked_norms(model, _mapping(metadata, "norms"))
             resize(model, remainder, _checked_attributes(model, attributes), norms)
+            _scatter(model, tensors, _mapping(metadata, "scattered"))
             _fill(model, tensors, same)
         except CompactedFileError as error:
             other = f"; the file is that of a {stated}, and build() returned a {type(model).__name__}"
@@ -196,6 +200,35 @@ def _checked_norms(model: nn.Module, norms: Mapping[str, Any]) -> dict[str, int]
         if not is_norm or type(dim) is not int or dim >= 0:
             raise CompactedFileError(f"it has a norm {path!r} over dimension {dim!r}, which the network does not have")
     return dict(norms)
+
+
+def _scatter(model: nn.Module, tensors: Mapping[str, Tensor], scattered: Mapping[str, Any]) -> None:
+    """Place the channels of modules among constants, the outer ones first."""
+    done: set[nn.Module] = set()
+    for path, dim in sorted(scattered.items(), key=lambda item: item[0].count(".")):
+        order, constants = (tensors.get(f"{TENSOR}{path}.1.{name}") for name in ("order", "constants"))
+        module = dict(model.named_modules(remove_duplicate=False)).get(path)
+        if module is None or order is None or constants is None or type(dim) is not int or dim >= 0:
+            raise CompactedFileError(f"it has constants for the channels of {path!r}, which the network does not have")
+        is_order = order.dtype == torch.int64 and order.ndim == 1 and len(order) > constants.numel()
+        if not is_order or constants.ndim != 1 or not torch.equal(order.sort().values, torch.arange(len(order))):
+            raise CompactedFileError(f"the order of the channels of {path!r} is none")
+        if module not in done:  # it may have several names
+            scatter_again(model, path, dim, order, constants)
+            done.add(model.get_submodule(path))
+
+
+def _first_name(name: str, scattered: Mapping[str, int]) -> str:
+    """The name that a module or a tensor had before its channels were placed among constants."""
+    for path in sorted(scattered, key=lambda path: -path.count(".")):
+        if f"{name}.".startswith(f"{path}.0."):
+            name = path + name.removeprefix(f"{path}.0")
+    return name
+
+
+def _is_of_scatter(name: str, scattered: Mapping[str, int]) -> bool:
+    """Whether a tensor says where channels are placed; a file has it as it is."""
+    return any(name in (f"{path}.1.order", f"{path}.1.constants") for path in scattered)
 
 
 def _sizes(value: Any) -> list[int] | None:
