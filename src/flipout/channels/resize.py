@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
@@ -21,6 +21,8 @@ from .record import module_of
 
 COUNTS = re.compile(r"heads$|^n_head$|^all_head_size$|^split_size$|^inner_dim$|_channels$|_features$")
 """The names of attributes that say how many heads or channels a module has, or how wide all heads are together."""
+NAMING = re.compile("view|reshape|split|expand|unflatten|slice|repeat|chunk|group_norm|zeros|ones|full|empty")
+"""The names of operations whose code may name sizes."""
 
 Sizes = Mapping[str, Mapping[int, int]]
 """For each module by name, what became of sizes: {before: after}."""
@@ -36,22 +38,6 @@ Guess = Callable[[str, bool], bool]
 in the module."""
 
 
-def nothing(name: str, sure: bool) -> bool:
-    return False
-
-
-def counts(name: str, sure: bool) -> bool:
-    return COUNTS.search(name) is not None
-
-
-def sure_sizes(name: str, sure: bool) -> bool:
-    return sure or counts(name, sure)
-
-
-def every_size(name: str, sure: bool) -> bool:
-    return True
-
-
 def guesses(model: nn.Module, sizes: Sizes, known: Places, *, single: bool) -> list[Places]:
     """What may follow sizes which change, in the order in which it is tried.
 
@@ -64,7 +50,13 @@ def guesses(model: nn.Module, sizes: Sizes, known: Places, *, single: bool) -> l
         single: whether attributes of one name are tried without the others, and the others without them.
     """
     names = {name for _, name in known}
-    rules: tuple[Guess, ...] = (nothing, lambda name, sure: name in names, counts, sure_sizes, every_size)
+    rules: tuple[Guess, ...] = (
+        lambda name, sure: False,
+        lambda name, sure: name in names,
+        lambda name, sure: bool(COUNTS.search(name)),
+        lambda name, sure: sure or bool(COUNTS.search(name)),
+        lambda name, sure: True,
+    )
     found = [_followers(model, sizes, rule) for rule in rules]
     every = found[-1]
     for one in sorted({name for _, name in every}) if single else ():
@@ -225,7 +217,7 @@ def changed_sizes(graph: ChannelGraph, kept: Tensor) -> dict[str, dict[int, int]
     changed: dict[str, dict[int, set[int]]] = {}
     stays: dict[str, set[int]] = {}
     for node, result in graph.propagation.values.items():
-        if not _names_sizes(node):
+        if node.op != "call_function" or not NAMING.search(str(node.target)):
             continue
         values = [*tensors_in(result), *tensors_in([graph.propagation.values[each] for each in node.all_input_nodes])]
         path = module_of(node)
@@ -239,27 +231,6 @@ def changed_sizes(graph: ChannelGraph, kept: Tensor) -> dict[str, dict[int, int]
         path: {old: -min(new) if old in stays.get(path, ()) else min(new) for old, new in each.items() if len(new) == 1}
         for path, each in changed.items()
     }
-
-
-NAMING = (
-    "view",
-    "reshape",
-    "split",
-    "expand",
-    "unflatten",
-    "slice",
-    "repeat",
-    "chunk",
-    "group_norm",
-    "zeros",
-    "ones",
-    "full",
-    "empty",
-)
-
-
-def _names_sizes(node: fx.Node) -> bool:
-    return node.op == "call_function" and any(name in str(node.target) for name in NAMING)
 
 
 def new_shape(graph: ChannelGraph, value: Value, kept: Tensor) -> tuple[int, ...]:
