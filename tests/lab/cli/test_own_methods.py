@@ -149,7 +149,7 @@ def test_train_plan_sweep_report_show(module: str, tmp_path: Path, typed: Any) -
     (tmp_path / "grid.toml").write_text(grid)
     code, said = typed("sweep", "grid.toml", "--out", "swept", "-j", "2", "--threads", "1", "--set", "careful=true")
     assert code == 0, said
-    assert f"mlp {method}, power 2, careful yes" in said
+    assert f"mlp {method}, width 0.25, power 2, careful yes" in said
     code, said = typed("report", "swept")
     assert code == 0
     assert "Powerful, power 2" in (tmp_path / "swept" / "report" / "index.html").read_text()
