@@ -214,7 +214,7 @@ def _versions(runs: Iterable[Record]) -> dict[str, set[str]]:
     for run in runs:
         for key, value in run.versions.items():
             if key != "platform":
-                seen.setdefault(key, set()).add(str(value))
+                seen.setdefault(key, set()).update(str(value).split(", "))  # those of all runs of a stored report
     return seen
 
 

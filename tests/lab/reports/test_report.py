@@ -27,11 +27,12 @@ from flipout_lab.reports.charts import (
     training_chart,
 )
 from flipout_lab.reports.labels import by_network
-from flipout_lab.reports.records import locate_runs, read_records
+from flipout_lab.reports.records import locate_runs, read_records, results_json, versions_of
 from flipout_lab.reports.report_tables import accuracy_table, dead_table, shots_table
 from flipout_lab.reports.report_writer import UniqueNames
 from flipout_lab.reports.seed_statistics import cells
 from flipout_lab.tables import Bold, Table
+from tests.lab.reports.test_lead import runs
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -383,3 +384,12 @@ def test_no_menu_covers_a_legend(page: Any) -> None:
         return a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
     }).length"""
     assert page.evaluate(overlaps) == 0
+
+
+def test_versions_are_listed_once_however_often_results_are_stored(tmp_path: Path) -> None:
+    records = Records("", tuple(replace(run, versions={"flipout": "0.3.0"}) for run in runs("dense", [80, 81])))
+    older = replace(records.runs[0], versions={"flipout": "0.2.0"})
+    for _ in range(3):
+        (tmp_path / "results.json").write_text(results_json(Records("", (older, *records.runs[1:]))))
+        records = read_records(tmp_path / "results.json")
+    assert versions_of([*records.runs, older]) == "flipout 0.2.0 and 0.3.0"
