@@ -208,11 +208,14 @@ def _scatter(model: nn.Module, tensors: Mapping[str, Tensor], scattered: Mapping
     for path, dim in sorted(scattered.items(), key=lambda item: item[0].count(".")):
         order, constants = (tensors.get(f"{TENSOR}{path}.1.{name}") for name in ("order", "constants"))
         module = dict(model.named_modules(remove_duplicate=False)).get(path)
-        if module is None or order is None or constants is None or type(dim) is not int or dim >= 0:
+        if not path or module is None or order is None or constants is None or type(dim) is not int or dim >= 0:
             raise CompactedFileError(f"it has constants for the channels of {path!r}, which the network does not have")
         is_order = order.dtype == torch.int64 and order.ndim == 1 and len(order) > constants.numel()
-        if not is_order or constants.ndim != 1 or not torch.equal(order.sort().values, torch.arange(len(order))):
-            raise CompactedFileError(f"the order of the channels of {path!r} is none")
+        is_list = constants.ndim == 1 and constants.is_floating_point()
+        if not is_order or not is_list or not torch.equal(order.sort().values, torch.arange(len(order))):
+            raise CompactedFileError(
+                f"the channels of {path!r} have no order, or constants that are no list of numbers"
+            )
         if module not in done:  # it may have several names
             scatter_again(model, path, dim, order, constants)
             done.add(model.get_submodule(path))
